@@ -1,0 +1,203 @@
+"""The one entry point for every check: `nox -s NAME`, or `nox` for lint, typing and tests.
+
+The supported Python versions have one source, the classifiers in pyproject.toml. A session that
+runs on all of them skips the interpreters that this machine does not have.
+
+What comes after `--` goes to the tool: `nox -s tests -- tests/actors -x`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+
+import nox
+
+ROOT = pathlib.Path(__file__).resolve().parent
+PYTHONS = nox.project.python_versions(nox.project.load_toml("pyproject.toml"))
+
+nox.options.sessions = ["lint", "typing", "tests"]
+# A missing interpreter is skipped, in CI as well; none is ever downloaded behind one's back.
+nox.options.error_on_missing_interpreters = False
+nox.options.download_python = "never"
+
+DOCKER_IMAGE = "nats:2-alpine"
+NO_DOCKER = "no Docker engine answers; nothing was run"
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The demonstration, as a user installs it."""
+    session.install(".[demo]")
+    session.run("python", "-m", "shove_actors", "demo", *session.posargs)
+
+
+@nox.session
+def tests(session: nox.Session) -> None:
+    """Tests on the interpreter that runs nox."""
+    _pytest(session)
+
+
+@nox.session(python=PYTHONS)
+def tests_all(session: nox.Session) -> None:
+    """Tests on every supported Python; `nox -s tests_all-3.13` for one of them."""
+    _pytest(session)
+
+
+def _pytest(session: nox.Session) -> None:
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests"]))
+
+
+@nox.session
+def properties(session: nox.Session) -> None:
+    """Properties; the first argument may be a profile: `nox -s properties -- deep`."""
+    args = list(session.posargs)
+    profile = args.pop(0) if args and args[0] in ("dev", "ci", "deep") else "ci"
+    session.install("-e", ".[test]")
+    # The Hypothesis profiles and the Trio hook live in tests/conftest.py, which pytest reads by
+    # itself only for what lies under tests/.
+    session.run(
+        "python", "-m", "pytest", "-p", "tests.conftest", *(args or ["properties"]),
+        env={"HYPOTHESIS_PROFILE": profile},
+    )  # fmt: skip
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style, formatting, and the floors: imports go down only."""
+    session.install("-e", ".[dev]")
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("lint-imports")
+
+
+@nox.session
+def typing(session: nox.Session) -> None:
+    """`mypy --strict` on the package, and on the file that uses every public signature."""
+    session.install("-e", ".[dev]")
+    session.run("mypy", "--strict")
+    api = ROOT / "tests" / "typing" / "api.py"
+    if api.exists():
+        session.run("mypy", "--strict", str(api.relative_to(ROOT)))
+
+
+@nox.session
+def examples(session: nox.Session) -> None:
+    """Every script in examples/ that says `# runnable` on a line of its own near the top."""
+    runnable = [p for p in sorted((ROOT / "examples").glob("*.py")) if _is_runnable(p)]
+    if not runnable:
+        session.skip("no script in examples/ is marked runnable")
+    session.install(".[test]")
+    for path in runnable:
+        session.run("python", str(path.relative_to(ROOT)))
+
+
+def _is_runnable(path: pathlib.Path) -> bool:
+    head = path.read_text(encoding="utf-8").splitlines()[:20]
+    return any(line.strip() == "# runnable" for line in head)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """The documentation, built strictly: a broken link fails. `-- serve` to read it."""
+    session.install(".[docs]")
+    if session.posargs:
+        session.run("mkdocs", *session.posargs)
+        return
+    session.run("mkdocs", "build", "--strict", "--site-dir", str(_scratch(session) / "site"))
+
+
+@nox.session
+def docker(session: nox.Session) -> None:
+    """The server tests against NATS in Docker, on a loopback port that Docker chooses.
+
+    `SHOVE_DOCKER_IMAGE` names another image.
+    """
+    if not _docker_answers():
+        session.log(NO_DOCKER)
+        session.skip(NO_DOCKER)
+    session.install("-e", ".[test]")
+    image = os.environ.get("SHOVE_DOCKER_IMAGE") or DOCKER_IMAGE
+    with _nats_in_docker(image) as url:
+        session.run(
+            "python", "-m", "pytest", "-m", "server", *(session.posargs or ["tests"]),
+            env={"SHOVE_TEST_NATS_URL": url},
+        )  # fmt: skip
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Ours against nats-py, with a verdict per target; a missed `must` fails the session.
+
+    Arguments go to run_all.py (all but `--out`); the last of a repeated option counts:
+    `nox -s bench -- --rounds 1 --cases sequenced`.
+    """
+    session.install(".[server]")
+    folder = ROOT / "examples" / "bench"
+    out = ROOT / "bench-results"
+    if "--append" not in session.posargs:
+        # A run that dies early must not be judged by the results of the one before.
+        (out / "runs.json").unlink(missing_ok=True)
+    session.run(
+        "python", str(folder / "run_all.py"),
+        "--peers", "natspy_asyncio,natspy_pull",
+        "--extra", f"shove_actors={folder / 'peer_shove_actors.py'}",
+        "--rounds", "5", "--out", str(out), *session.posargs,
+    )  # fmt: skip
+    session.run("python", str(folder / "targets.py"), str(out / "runs.json"))
+
+
+# ------------------------------------------------------------------------------ Docker
+
+
+def _scratch(session: nox.Session) -> pathlib.Path:
+    return pathlib.Path(session.create_tmp()).resolve()
+
+
+def _docker_answers() -> bool:
+    """The command alone proves nothing: it is often installed where no engine runs."""
+    if shutil.which("docker") is None:
+        return False
+    try:
+        done = subprocess.run(["docker", "info"], capture_output=True, timeout=20)
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0
+
+
+def _docker(*args: str) -> str:
+    done = subprocess.run(["docker", *args], capture_output=True, text=True, timeout=300)
+    if done.returncode:
+        sys.exit(f"docker {args[0]}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+@contextlib.contextmanager
+def _nats_in_docker(image: str) -> Iterator[str]:
+    container = _docker("run", "--detach", "--rm", "--publish", "127.0.0.1::4222", image, "-js")
+    try:
+        address = _docker("port", container, "4222/tcp").splitlines()[0]
+        host, _, port = address.rpartition(":")
+        _wait_for_nats(host, int(port), timeout=30.0)
+        yield f"nats://{host}:{port}"
+    finally:
+        _docker("rm", "--force", "--volumes", container)
+
+
+def _wait_for_nats(host: str, port: int, timeout: float) -> None:
+    """Docker accepts connections before the server inside does, so wait for its greeting."""
+    deadline = time.monotonic() + timeout
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), socket.create_connection((host, port), 1.0) as sock:
+            if sock.recv(5).startswith(b"INFO"):
+                return
+        time.sleep(0.1)
+    sys.exit(f"NATS in Docker did not greet on {host}:{port} within {timeout:g} s")

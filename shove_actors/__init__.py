@@ -1,0 +1,1 @@
+"""shove_actors: reliable messaging on NATS JetStream as supervised Trio actors."""

@@ -1,0 +1,60 @@
+"""Restart budget of a supervisor: how many restarts, in how long, before it gives up. Pure.
+
+The budget belongs to the supervisor, not to each child: ten crashing children under a budget of
+three give three restarts in all. (A budget per child multiplies: the storm gets larger with the
+number of children, which is when it should be stopped sooner.)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from shove_actors._errors import UsageError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Intensity:
+    """At most `max_restarts` within any `period_s` seconds (boundary included).
+
+    One restart more makes the supervisor give up with `RestartIntensityExceeded`. The default is
+    1 in 5 s. `max_restarts=0` means that the first crash is final. `max_restarts=None` never gives
+    up; then every restarted child must have a `Backoff`, or a crash at start would be a hot loop.
+    """
+
+    max_restarts: int | None = 1
+    period_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.max_restarts is not None and self.max_restarts < 0:
+            raise UsageError(
+                f"Intensity.max_restarts is {self.max_restarts}: it counts restarts and cannot be "
+                "negative. Use 0 for none, None for no limit."
+            )
+        if not (self.period_s > 0 and math.isfinite(self.period_s)):
+            raise UsageError(
+                f"Intensity.period_s is {self.period_s}: it must be a finite number of seconds "
+                "above 0. For no limit use max_restarts=None."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartWindow:
+    """The restarts a supervisor still remembers, oldest first. Immutable."""
+
+    intensity: Intensity
+    times: tuple[float, ...] = ()
+
+    def record(self, now: float) -> RestartWindow:
+        """The window after one more restart at `now` (seconds on the supervisor's clock)."""
+        if self.intensity.max_restarts is None:
+            # Nothing ever compares against an unlimited budget, so nothing is kept either.
+            return self
+        oldest = now - self.intensity.period_s
+        return replace(self, times=(*(t for t in self.times if t >= oldest), now))
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether the last `record` went over the budget."""
+        limit = self.intensity.max_restarts
+        return limit is not None and len(self.times) > limit

@@ -1,0 +1,273 @@
+"""What a child is and how its supervisor treats it: plain data, checked at construction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Union
+
+from shove_actors._errors import UsageError
+
+from ._backoff import Backoff
+from ._intensity import Intensity
+
+if TYPE_CHECKING:
+    from ._context import Context
+    from ._dynamic import DynamicSupervisor
+
+
+class Restart(Enum):
+    """When a child is started again after it ended by itself."""
+
+    PERMANENT = "permanent"
+    """After any exit. A normal return counts as a restart and is reported as a warning."""
+    TRANSIENT = "transient"
+    """Only after a crash. A normal return ends the slot for good."""
+    TEMPORARY = "temporary"
+    """Never, not even when a sibling's crash stopped it."""
+
+
+class Strategy(Enum):
+    """Which children are restarted when one has crashed."""
+
+    ONE_FOR_ONE = "one_for_one"
+    """Only that one."""
+    ONE_FOR_ALL = "one_for_all"
+    """All: the others are stopped in reverse order, then all start in order."""
+    REST_FOR_ONE = "rest_for_one"
+    """That one and those started after it."""
+
+
+class AutoShutdown(Enum):
+    """Whether a supervisor ends when its significant children have ended by themselves."""
+
+    NEVER = "never"
+    ANY = "any"
+    ALL = "all"
+
+
+class OnRestart(Enum):
+    """What happens to messages that were waiting when an incarnation ended."""
+
+    KEEP = "keep"
+    """The next incarnation gets them. Asks among them keep waiting within their own time."""
+    CLEAR = "clear"
+    """They are dropped and reported (`DeadLetters`); asks among them end with `ActorGone`."""
+
+
+class OnStop(Enum):
+    """What the receive loop does when the child is asked to stop for good."""
+
+    NOW = "now"
+    """It ends at once; what is still waiting is reported (`DeadLetters`)."""
+    DRAIN = "drain"
+    """No new message is accepted; the loop handles what is waiting and then ends."""
+
+
+class Kind(Enum):
+    """What runs in a slot."""
+
+    WORKER = "worker"
+    SUPERVISOR = "supervisor"
+    DYNAMIC = "dynamic"
+
+
+@dataclass(frozen=True)
+class Shutdown:
+    """How a child is stopped: `Shutdown.within(s)`, `Shutdown.KILL` or `Shutdown.INFINITY`."""
+
+    grace_s: float
+    KILL: ClassVar[Shutdown]
+    """Cancel without asking. The child's `finally` blocks still run."""
+    INFINITY: ClassVar[Shutdown]
+    """Ask and wait. For supervisors, which would otherwise leak their own children."""
+
+    def __post_init__(self) -> None:
+        if not self.grace_s >= 0:
+            raise UsageError(f"Shutdown grace is {self.grace_s}: it must be 0 or more seconds.")
+
+    @classmethod
+    def within(cls, grace_s: float) -> Shutdown:
+        """Ask, wait up to `grace_s` seconds, then cancel, then wait for the end."""
+        return cls(grace_s)
+
+
+Shutdown.KILL = Shutdown(0.0)
+Shutdown.INFINITY = Shutdown(math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MailboxSpec:
+    """Size and policy of a slot's mailbox. Always bounded; the default holds 64 messages."""
+
+    capacity: int = 64
+    on_restart: OnRestart = OnRestart.KEEP
+    on_stop: OnStop = OnStop.NOW
+
+    def __post_init__(self) -> None:
+        if self.capacity < 1:
+            raise UsageError(
+                f"MailboxSpec.capacity is {self.capacity}: a mailbox holds at least 1 message "
+                "(with 0 a message to oneself could never be sent)."
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SupervisorSpec:
+    """A static supervisor's children and rules. Made by `supervisor()`."""
+
+    strategy: Strategy = Strategy.ONE_FOR_ONE
+    intensity: Intensity = field(default_factory=Intensity)
+    children: tuple[ChildSpec, ...] = ()
+    auto_shutdown: AutoShutdown = AutoShutdown.NEVER
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for child in self.children:
+            if child.id in seen:
+                raise UsageError(
+                    f"child id {child.id!r} is used twice: ids are unique under one supervisor. "
+                    "Rename one of them."
+                )
+            seen.add(child.id)
+            if child.significant and self.auto_shutdown is AutoShutdown.NEVER:
+                raise UsageError(
+                    f"child {child.id!r} is significant, but auto_shutdown is NEVER, so nothing "
+                    "would ever happen. Set auto_shutdown to ANY or ALL, or drop significant."
+                )
+            check_paced(child, self.intensity)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec:
+    """A dynamic supervisor's rules. Made by `DynamicSupervisor.spec()`."""
+
+    pool: DynamicSupervisor
+    intensity: Intensity
+    stop_grace_s: float | None
+
+
+StartFunction = Callable[["Context[Any]"], Awaitable[None]]
+Start = Union[StartFunction, SupervisorSpec, PoolSpec]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildSpec:
+    """One slot under a supervisor.
+
+    `start` is an async function that takes a `Context`, says `ctx.started()` when it is ready and
+    then works until it is asked to stop (`of_class` makes one from a class). `id` is unique under
+    the supervisor and becomes part of the path. `name`, if given, is unique in the whole system
+    and found with `system.whereis(name)`.
+
+    `shutdown` (default: 5 s of grace), `start_timeout_s` (default: none; `StartFailed` after it)
+    and `overrun_s` are seconds. A child that does not end although it was cancelled is reported
+    every `overrun_s` and waited for: nothing inside one process can end it.
+
+    Raises `UsageError` for a combination that cannot work.
+
+    Example::
+
+        ChildSpec(id="counter", start=counter, shutdown=Shutdown.within(10))
+    """
+
+    id: str
+    start: Start
+    restart: Restart = Restart.PERMANENT
+    shutdown: Shutdown = field(default_factory=lambda: Shutdown.within(5.0))
+    mailbox: MailboxSpec = field(default_factory=MailboxSpec)
+    backoff: Backoff | None = None
+    start_timeout_s: float | None = None
+    significant: bool = False
+    overrun_s: float = 5.0
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.id or "/" in self.id:
+            raise UsageError(
+                f"ChildSpec.id is {self.id!r}: it must not be empty nor contain '/', because it "
+                "is one step of a path."
+            )
+        if self.significant and self.restart is Restart.PERMANENT:
+            raise UsageError(
+                f"child {self.id!r} is permanent and significant: a permanent child never ends by "
+                "itself. Make it TRANSIENT or TEMPORARY."
+            )
+        if self.start_timeout_s is not None and not self.start_timeout_s > 0:
+            raise UsageError(
+                f"child {self.id!r}: start_timeout_s is {self.start_timeout_s}; it must be above "
+                "0 seconds, or None for no limit."
+            )
+        if not (self.overrun_s > 0 and math.isfinite(self.overrun_s)):
+            raise UsageError(
+                f"child {self.id!r}: overrun_s is {self.overrun_s}; it must be a finite number of "
+                "seconds above 0."
+            )
+        if self.kind is not Kind.WORKER and self.shutdown != Shutdown.INFINITY:
+            raise UsageError(
+                f"child {self.id!r} is a supervisor, so its shutdown must be Shutdown.INFINITY: "
+                "each of its children has a grace of its own."
+            )
+
+    @property
+    def kind(self) -> Kind:
+        """Worker, static supervisor or dynamic supervisor."""
+        if isinstance(self.start, SupervisorSpec):
+            return Kind.SUPERVISOR
+        return Kind.DYNAMIC if isinstance(self.start, PoolSpec) else Kind.WORKER
+
+
+def check_paced(child: ChildSpec, intensity: Intensity) -> None:
+    """Refuse a restart loop that nothing would ever slow down or end."""
+    if (
+        intensity.max_restarts is None
+        and child.backoff is None
+        and child.restart is not Restart.TEMPORARY
+    ):
+        raise UsageError(
+            f"child {child.id!r} has no backoff under a supervisor with unlimited restarts: a "
+            "crash at start would be a hot loop. Give the child a Backoff, or the supervisor a "
+            "budget (Intensity.max_restarts)."
+        )
+
+
+def supervisor(
+    *,
+    id: str,
+    children: Sequence[ChildSpec],
+    strategy: Strategy = Strategy.ONE_FOR_ONE,
+    intensity: Intensity | None = None,
+    restart: Restart = Restart.PERMANENT,
+    backoff: Backoff | None = None,
+    auto_shutdown: AutoShutdown = AutoShutdown.NEVER,
+    significant: bool = False,
+    name: str | None = None,
+) -> ChildSpec:
+    """A supervisor as a child: starts `children` in order, stops them in reverse.
+
+    It counts as started once all its children are, and gives up with `RestartIntensityExceeded`,
+    a crash in the eyes of its own supervisor. Its shutdown is always `Shutdown.INFINITY`.
+
+    Raises `UsageError` for duplicate ids and for rules that contradict each other.
+    """
+    if auto_shutdown is not AutoShutdown.NEVER and restart is Restart.PERMANENT:
+        raise UsageError(
+            f"supervisor {id!r} has auto_shutdown but is permanent: it would be started again each "
+            "time it shuts itself down. Make it TRANSIENT or TEMPORARY."
+        )
+    return ChildSpec(
+        id=id,
+        start=SupervisorSpec(
+            strategy=strategy,
+            intensity=intensity if intensity is not None else Intensity(),
+            children=tuple(children),
+            auto_shutdown=auto_shutdown,
+        ),
+        restart=restart,
+        shutdown=Shutdown.INFINITY,
+        backoff=backoff,
+        significant=significant,
+        name=name,
+    )

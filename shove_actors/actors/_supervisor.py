@@ -1,0 +1,362 @@
+"""The loop that carries out the plan: one nursery, one queue, one writer of state.
+
+*Invariant.* The body of the nursery is the loop, the children are its tasks. Exits, requests and
+due timers are events of one queue; the pure plan turns each into actions; starting and stopping
+happen in small tasks of the same nursery that answer with further events. So the loop never
+waits for a child: a backoff, a slow start or a long grace does not keep it from serving the rest.
+
+*Stopping.* Only the body sees a cancellation from outside: children are shielded once started
+(`_child.py`). Leaving the body, for whatever reason, runs the ordered stop under a shield:
+children still starting are cancelled at once, the others are asked one by one in reverse order,
+each with its own grace, and each is waited for until it really has ended. A request to stop *is*
+a cancellation of the body, so there is one way down, and it works during a start as well.
+
+*Fatal exceptions* leave a child through the nursery, which cancels the body and so begins the
+ordered stop; they are raised on when everybody has ended. Proof: checks 25 and 26.
+
+*Races*, each with its test: cancel while a child calls `started()` (check 7); a stop in the
+middle of a backoff (18), of a start (6) and of a group restart (`test_stop_during_group_restart`);
+a crash nobody has looked at yet when the stop begins (`test_unseen_crash_is_in_the_report`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+
+import trio
+
+from shove_actors._errors import RestartIntensityExceeded, StartFailed
+
+from ._child import Incarnation, Runner
+from ._core import Core, LateError
+from ._exit import Crashed, Exit, describe
+from ._lifecycle import BackingOff, Escalated, StartRejected
+from ._plan import (
+    ChildDown,
+    ChildRejected,
+    ChildUp,
+    Delay,
+    FailStart,
+    Finish,
+    Forget,
+    GiveUp,
+    PlanAction,
+    PlanEvent,
+    PlanSlot,
+    PlanState,
+    Ready,
+    Refuse,
+    StartChild,
+    StopChild,
+    Tick,
+    begin,
+    decide,
+)
+from ._slot import Slot, State
+from ._spec import ChildSpec, PoolSpec, StartFunction, SupervisorSpec
+from ._stop import stop_child, wait_after_kill
+
+
+class Supervisor:
+    """One incarnation of a static supervisor, and the base of the dynamic one."""
+
+    nursery: trio.Nursery
+
+    def __init__(self, owner: Slot, plan: PlanState) -> None:
+        self.owner = owner
+        self.core: Core = owner.core
+        self.stopping = False
+        self.final = False
+        self._plan = plan
+        self._post, self._inbox = trio.open_memory_channel[PlanEvent](math.inf)
+        self._body = trio.CancelScope()
+        self._starting: dict[str, trio.CancelScope] = {}
+        self._failure: Exception | None = None
+        self._on_ready: Callable[[], None] = lambda: None
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self, on_ready: Callable[[], None]) -> None:
+        """Start the children, call `on_ready`, supervise until the end.
+
+        Returns when asked to stop or after an automatic shutdown. Raises `StartFailed`,
+        `RestartIntensityExceeded`, a fatal exception of a child, or the caller's cancellation,
+        always after the ordered stop and never wrapped in a group of its own.
+        """
+        self._on_ready = on_ready
+        error: BaseException | None = None
+        try:
+            async with trio.open_nursery(strict_exception_groups=True) as self.nursery:
+                try:
+                    with self._body:
+                        await self._loop()
+                finally:
+                    self.stopping = True
+                    with trio.CancelScope(shield=True):
+                        await self._stop_all()
+        except BaseException as exc:
+            # A nursery always wraps; one layer per level would bury the error in nested groups.
+            parts = getattr(exc, "exceptions", ())
+            error = parts[0] if len(parts) == 1 else exc
+        finally:
+            self._post.close()
+            self._inbox.close()
+        if error is None:
+            error = self._failure
+        if error is not None:
+            raise error
+
+    def request_stop(self, final: bool) -> None:
+        """Begin the ordered stop. `final`: neither this supervisor nor its children come back."""
+        self.final = self.final or final
+        self._body.cancel()
+
+    # What incarnations report. Synchronous, so that a start always precedes its exit in the queue.
+
+    def child_started(self, incarnation: Incarnation) -> None:
+        """The child is up."""
+        self._post.send_nowait(ChildUp(id=incarnation.slot.spec.id))
+
+    def child_ended(self, incarnation: Incarnation, exit_: Exit, fatal: bool) -> None:
+        """The child has ended; whoever started it reports an end before it was up."""
+        if fatal:
+            self.final = True
+        elif incarnation.up:
+            self._post.send_nowait(
+                ChildDown(
+                    id=incarnation.slot.spec.id, exit=exit_, draw=self.core.rng.random()
+                )
+            )
+
+    async def _loop(self) -> None:
+        self._dispatch(Tick())
+        while not self._plan.over:
+            event: PlanEvent = Tick()
+            wake_at = self._plan.wake_at
+            with trio.CancelScope(deadline=math.inf if wake_at is None else wake_at):
+                event = await self._inbox.receive()
+            self._dispatch(event)
+
+    def _dispatch(self, event: PlanEvent) -> None:
+        self._plan, actions = decide(self._plan, event, trio.current_time())
+        for action in actions:
+            self._carry_out(action)
+
+    def _carry_out(self, action: PlanAction) -> None:
+        if isinstance(action, StartChild):
+            slot = self._slot(action.id)
+            slot.state = State.STARTING
+            self.nursery.start_soon(self._start, slot, name=f"start {slot.path}")
+        elif isinstance(action, StopChild):
+            slot = self._slot(action.id)
+            scope = self._starting.get(action.id)
+            if scope is not None:
+                scope.cancel()
+            elif slot.incarnation is not None:
+                self.nursery.start_soon(
+                    stop_child, slot.incarnation, self._final_for(slot), self._grace_of(slot),
+                    name=f"stop {slot.path}",
+                )
+        elif isinstance(action, Forget):
+            self._forget(self._slot(action.id))
+        elif isinstance(action, Delay):
+            slot = self._slot(action.id)
+            slot.state = State.BACKOFF
+            self.core.listeners.emit(
+                BackingOff(
+                    path=slot.path,
+                    at=trio.current_time(),
+                    delay_s=action.delay_s,
+                    failures=action.failures,
+                )
+            )
+        elif isinstance(action, Ready):
+            self._on_ready()
+        elif isinstance(action, Refuse):
+            self._refuse(action.id, action.error)
+        elif isinstance(action, FailStart):
+            self._failure = action.error
+        elif isinstance(action, GiveUp):
+            self._give_up(action)
+        else:
+            assert isinstance(action, Finish)
+
+    def _give_up(self, action: GiveUp) -> None:
+        intensity = self._plan.window.intensity
+        child = self._slot(action.id)
+        error = RestartIntensityExceeded(
+            f"supervisor {self._label} gave up: more than {intensity.max_restarts} restart(s) in "
+            f"{intensity.period_s:g} s; last, child {child.path!r} {describe(action.exit)}. "
+            "Repair what the cause says, or raise Intensity."
+        )
+        if isinstance(action.exit, Crashed):
+            error.__cause__ = action.exit.error
+        self._failure = error
+        self.core.listeners.emit(
+            Escalated(
+                path=self.owner.path, at=trio.current_time(), child=child.path, error=error
+            )
+        )
+
+    async def _start(self, slot: Slot) -> None:
+        incarnation = Incarnation(slot, self, runner_of(slot.spec))
+        slot.incarnation = incarnation
+        timeout = slot.spec.start_timeout_s
+        with trio.CancelScope() as scope:
+            if timeout is not None:
+                scope.deadline = trio.current_time() + timeout
+            self._starting[slot.spec.id] = scope
+            try:
+                await self.nursery.start(incarnation.run, name=slot.path)
+            except RuntimeError:
+                # Trio's word for "returned without started()"; the exit below says more.
+                if incarnation.exit is None:
+                    raise
+            finally:
+                del self._starting[slot.spec.id]
+                # A start that was cancelled before its task ever ran leaves its clone open.
+                if not incarnation.up:
+                    incarnation.receiver.close()
+        if incarnation.up or self.stopping:
+            return
+        error = self._start_error(incarnation, timed_out=scope.cancelled_caught)
+        self.core.listeners.emit(
+            StartRejected(
+                path=slot.path,
+                at=trio.current_time(),
+                incarnation=incarnation.number,
+                error=error,
+            )
+        )
+        self._post.send_nowait(
+            ChildRejected(id=slot.spec.id, error=error, draw=self.core.rng.random())
+        )
+
+    def _start_error(self, incarnation: Incarnation, *, timed_out: bool) -> StartFailed:
+        slot, exit_ = incarnation.slot, incarnation.exit
+        where = f"child {slot.path!r} failed to start"
+        if isinstance(exit_, Crashed):
+            error = StartFailed(f"{where}: it {describe(exit_)}. See the cause.")
+            error.__cause__ = exit_.error
+        elif timed_out:
+            error = StartFailed(
+                f"{where} within start_timeout_s={slot.spec.start_timeout_s}. Raise it, or find "
+                "out what the child waits for."
+            )
+            error.__cause__ = trio.TooSlowError()
+        else:
+            error = StartFailed(
+                f"{where}: it ended without calling ctx.started(). Call it once the child is ready."
+            )
+        return error
+
+    async def _stop_all(self) -> None:
+        self._report_unseen()
+        for scope in tuple(self._starting.values()):
+            scope.cancel()
+        for slot in reversed(tuple(self.owner.children.values())):
+            await self._stop_slot(slot)
+
+    async def _stop_slot(self, slot: Slot, grace_s: float | None = None) -> None:
+        incarnation = slot.incarnation
+        if incarnation is not None:
+            if incarnation.up:
+                grace = self._grace_of(slot) if grace_s is None else grace_s
+                await stop_child(incarnation, self.final, grace)
+            else:
+                incarnation.kill()
+                await wait_after_kill(incarnation)
+        if self.final:
+            slot.terminate()
+        else:
+            slot.state = State.DOWN
+
+    def _report_unseen(self) -> None:
+        """Crashes that happened before the stop but were never looked at belong in the report."""
+        unseen = list(self._plan.deferred)
+        while True:
+            try:
+                event = self._inbox.receive_nowait()
+            except trio.WouldBlock:
+                break
+            if isinstance(event, ChildDown):
+                unseen.append(event)
+            else:
+                self._unseen(event)
+        for event in unseen:
+            slot = self.owner.children.get(event.id)
+            if isinstance(event.exit, Crashed) and slot is not None:
+                late = LateError(path=slot.path, error=event.exit.error)
+                if late not in self.core.late_errors:
+                    self.core.late_errors.append(late)
+
+    def _unseen(self, event: PlanEvent) -> None:
+        """A request that nobody will serve any more."""
+
+    def _slot(self, id_: str) -> Slot:
+        return self.owner.children[id_]
+
+    def _forget(self, slot: Slot) -> None:
+        slot.terminate()
+
+    def _refuse(self, id_: str, error: Exception) -> None:
+        """Only children added at run time can be refused."""
+
+    def _final_for(self, slot: Slot) -> bool:
+        return self._plan.slots[slot.spec.id].leaving
+
+    def _grace_of(self, slot: Slot) -> float:
+        return slot.spec.shutdown.grace_s
+
+    @property
+    def _label(self) -> str:
+        return repr(self.owner.path or self.core.system.name)
+
+
+def static(owner: Slot, spec: SupervisorSpec) -> Supervisor:
+    """A static supervisor over the slots of `owner`, made anew where they have ended."""
+    for child in spec.children:
+        slot = owner.children.get(child.id)
+        if slot is None or slot.ended.is_set():
+            owner.children[child.id] = Slot(owner.core, child, owner.child_path(child.id))
+    plan = begin(
+        plan_slots(spec.children),
+        strategy=spec.strategy,
+        intensity=spec.intensity,
+        auto_shutdown=spec.auto_shutdown,
+    )
+    return Supervisor(owner, plan)
+
+
+def plan_slots(children: Iterable[ChildSpec]) -> list[PlanSlot]:
+    """What the plan needs to know about each child."""
+    return [
+        PlanSlot(
+            id=child.id,
+            restart=child.restart,
+            significant=child.significant,
+            backoff=child.backoff,
+        )
+        for child in children
+    ]
+
+
+async def _run_tree(make: Callable[[Slot], Supervisor], incarnation: Incarnation) -> None:
+    tree = make(incarnation.slot)
+    incarnation.adopt(tree)
+    await tree.run(incarnation.context.started)
+
+
+async def _run_worker(start: StartFunction, incarnation: Incarnation) -> None:
+    await start(incarnation.context)
+
+
+def runner_of(spec: ChildSpec) -> Runner:
+    """What a task of this spec runs: the user's function, or a supervisor over its children."""
+    start = spec.start
+    if isinstance(start, SupervisorSpec):
+        return partial(_run_tree, partial(static, spec=start))
+    if isinstance(start, PoolSpec):
+        return partial(_run_tree, start.pool.attach)
+    return partial(_run_worker, start)

@@ -1,0 +1,31 @@
+"""Backends: the port that the runtime speaks, and its two implementations."""
+
+from ._delivery import Delivery as Delivery
+from ._lane_buffer import LaneBuffer as LaneBuffer
+from ._lane_buffer import LaneClosed as LaneClosed
+from ._port import Backend as Backend
+from ._port import BackendConfig as BackendConfig
+from ._port import BackendEvent as BackendEvent
+from ._port import Backlog as Backlog
+from ._port import Capabilities as Capabilities
+from ._port import Lane as Lane
+from ._port import LaneSpec as LaneSpec
+from ._port import LaneStatistics as LaneStatistics
+from ._port import Post as Post
+from ._port import Stored as Stored
+
+__all__ = [
+    "Backend",
+    "BackendConfig",
+    "BackendEvent",
+    "Backlog",
+    "Capabilities",
+    "Delivery",
+    "Lane",
+    "LaneBuffer",
+    "LaneClosed",
+    "LaneSpec",
+    "LaneStatistics",
+    "Post",
+    "Stored",
+]

@@ -1,0 +1,256 @@
+"""The port: the one small protocol between the runtime and a backend.
+
+It is not a public API: only this package implements it, so it may change freely. A third backend
+would implement exactly this file. The runtime is the same on every backend; whatever differs is a
+field of `Capabilities`, never an `isinstance`.
+
+Shapes that matter:
+
+* Nothing on the per-message path suspends. `Lane.receive_nowait`, `ack`, `nak`, `renew` and
+  `Backend.post` only put work into buffers that the backend writes out in batches.
+* A lane belongs to one durable and one process. It holds at most `credit` unsettled deliveries,
+  whatever the server sends.
+* Publishing reports through a callback per message, so that a thousand acknowledgements cost
+  neither a task nor a future each.
+* Time is Trio's: `leased_at` is `trio.current_time()`; `now_ns()` is the *server's* wall clock as
+  this side estimates it, used for nothing but the age of held messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import trio
+
+from shove_actors.messaging import Topology
+
+from ._delivery import Delivery
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a backend can do beyond the protocol.
+
+    `name`: for logs and metrics. `durable`: messages survive this process. `virtual_time`: every
+    timing follows Trio's clock, so `MockClock` is allowed.
+    """
+
+    name: str
+    durable: bool
+    virtual_time: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """JetStream's acknowledgement of one publish."""
+
+    stream: str
+    sequence: int
+    duplicate: bool = False
+
+
+class Post:
+    """One message on its way into a stream. Mutable on purpose: it is its own completion slot.
+
+    `done(post, result)` is called exactly once per `Backend.post` of it, from a Trio task or from
+    the connection's ingress, and must neither block nor raise. `result` is `Stored` or a
+    `PublishError`/`UnavailableError`. After a retryable error the same object may be posted again;
+    its headers carry the same `Nats-Msg-Id`, so nothing is stored twice inside the window.
+    """
+
+    __slots__ = ("attempts", "deadline", "done", "header_block", "payload", "subject", "tag")
+
+    def __init__(
+        self,
+        subject: str,
+        payload: bytes,
+        header_block: bytes,
+        done: Callable[[Post, Stored | Exception], None],
+        tag: object = None,
+    ) -> None:
+        self.subject = subject
+        self.payload = payload
+        #: A complete `NATS/1.0 ... CRLF CRLF` block, or b"" for none.
+        self.header_block = header_block
+        self.done = done
+        #: For the caller; the backend never looks at it.
+        self.tag = tag
+        self.attempts = 0
+        self.deadline = float("inf")
+
+    @property
+    def size(self) -> int:
+        """Bytes the server counts against `max_payload`: headers and payload together."""
+        return len(self.payload) + len(self.header_block)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneSpec:
+    """One durable to read from.
+
+    `credit`: how many deliveries this process may hold unsettled at once; may change later.
+    `max_ack_pending`: the server's limit over all processes; 1 for a shard. `ack_wait_s`: the
+    lease. `filter_subject`: None takes the whole stream.
+    """
+
+    stream: str
+    durable: str
+    filter_subject: str | None = None
+    credit: int = 1
+    max_ack_pending: int = 1000
+    ack_wait_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backlog:
+    """What one durable still has to do: never delivered, and delivered but unsettled."""
+
+    pending: int
+    ack_pending: int
+    redelivered: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatistics:
+    """`held`: deliveries in hand (waiting or in a handler). `requested`: asked for, not here."""
+
+    waiting: int
+    held: int
+    requested: int
+    credit: int
+    received: int
+    pulls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendEvent:
+    """Something an operator may want to know. `kind` is stable; `detail` is redacted text.
+
+    Kinds: `disconnected`, `reconnected`, `closed`, `error`, `slow_consumer`, `lane_recreated`,
+    `lane_waiting`, `pull_stalled`.
+    """
+
+    kind: str
+    detail: str = ""
+    error: BaseException | None = None
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+class Lane(Protocol):
+    """Deliveries of one durable to this process."""
+
+    @property
+    def spec(self) -> LaneSpec: ...
+
+    @property
+    def held(self) -> Mapping[int, Delivery]:
+        """Unsettled deliveries by stream sequence, oldest first. Read only."""
+        ...
+
+    def receive_nowait(self) -> Delivery:
+        """The next delivery. Raises `trio.WouldBlock`, or `LaneClosed`/its error once ended."""
+        ...
+
+    async def receive(self) -> Delivery:
+        """As above, waiting. Cancel-safe: a cancelled call has taken nothing."""
+        ...
+
+    def wake_next(self) -> bool:
+        """A receiver is about to wait elsewhere: let another one take what is waiting.
+
+        True if there is nothing left to hand over, or somebody was woken. False: deliveries wait
+        and nobody is parked (a concurrent consumer then starts one more worker).
+        """
+        ...
+
+    def set_credit(self, credit: int) -> None: ...
+
+    def ack(self, delivery: Delivery) -> None: ...
+
+    def nak(self, delivery: Delivery, delay_s: float | None = None) -> None: ...
+
+    def renew(self, delivery: Delivery) -> None:
+        """Restart the lease. Once the server has confirmed it, `leased_at` moves to now."""
+        ...
+
+    def forget(self, delivery: Delivery) -> None:
+        """Stop holding it without telling the server: the lease was lost."""
+        ...
+
+    async def confirm(self) -> bool:
+        """Wait until the server has processed every settle sent so far. False: not in time."""
+        ...
+
+    async def close(self) -> None:
+        """Give back what waits (NAK), end the pull, confirm the last settles. Idempotent.
+
+        Deliveries that are still in handlers stay settleable until the backend closes.
+        """
+        ...
+
+    def statistics(self) -> LaneStatistics: ...
+
+
+class Backend(Protocol):
+    """Everything the runtime asks of NATS, or of its model in memory."""
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Connect, report started, serve until `close`. The bridge actor's body.
+
+        Raises when the connection cannot be had or is given up for good. May be called again
+        after that (its supervisor restarts it): lanes and listeners survive.
+        """
+        ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def max_payload(self) -> int:
+        """Bytes, headers and payload together."""
+        ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    async def wait_connected(self) -> None:
+        """Returns at once when connected; raises `ConnectionError` once given up for good."""
+        ...
+
+    def now_ns(self) -> int: ...
+
+    def post(self, batch: Sequence[Post]) -> None: ...
+
+    async def diagnose(self, subject: str) -> Exception:
+        """Why does nobody acknowledge this subject? The exception to raise."""
+        ...
+
+    async def declare(self, topologies: Sequence[Topology]) -> None: ...
+
+    async def open_lane(self, spec: LaneSpec) -> Lane:
+        """Create or verify the durable, then start reading it.
+
+        Raises `TopicNotDeclared` for a missing stream, `TopologyError` for a durable that cannot
+        be brought to this spec.
+        """
+        ...
+
+    async def backlog(self, stream: str, durable: str) -> Backlog | None:
+        """None: the durable does not exist. Any other failure raises: unknown is not zero."""
+        ...
+
+    def listen(self, listener: Callable[[BackendEvent], None]) -> None: ...
+
+    def close(self) -> None:
+        """Ask `run` to flush and return. Returns at once. Lanes must be closed before."""
+        ...
+
+
+class BackendConfig(Protocol):
+    """What `open_broker` takes: the configuration knows how to make its backend."""
+
+    def create_backend(self) -> Backend: ...

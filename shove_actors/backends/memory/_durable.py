@@ -1,0 +1,267 @@
+"""One durable: who gets which message next, and what happens when nobody settles it.
+
+Rules, as nats-server 2.15.1 follows them:
+
+* a message is *pending* from its first delivery until it is acknowledged, removed from the stream
+  or the durable is deleted. Pending ones count against `max_ack_pending`, also while they wait out
+  a delayed nak: with a limit of 1 a delayed nak keeps the lane closed;
+* redeliveries go before new messages and do not need room under `max_ack_pending`, because they
+  are counted already;
+* ack, nak and progress are taken **by sequence**, whichever delivery they come from: a late
+  acknowledgement by a former owner settles the message under the present one;
+* an ack wait that runs out, or a plain nak, puts the message into the redelivery queue; progress
+  after that is too late. A delayed nak takes it out of the queue again and replaces the ack wait;
+* requests are served in turn, one message each.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from shove_actors.messaging import Retention
+
+from ._stream import StoredMessage, Stream
+from ._subjects import matches
+from ._timers import Timers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DurableSettings:
+    """`ack_wait_s` is seconds. `filter_subject` None reads the whole stream."""
+
+    name: str
+    filter_subject: str | None = None
+    max_ack_pending: int = 1000
+    ack_wait_s: float = 30.0
+
+
+class Puller(Protocol):
+    """Who asks a durable for messages."""
+
+    def arrive(self, message: StoredMessage, num_delivered: int) -> None:
+        """On the server's side of the link; must not call back into the durable."""
+        ...
+
+    def durable_gone(self) -> None: ...
+
+
+class PullRequest:
+    """How many messages one puller still asks for."""
+
+    __slots__ = ("puller", "queued", "wants")
+
+    def __init__(self, puller: Puller) -> None:
+        self.puller = puller
+        self.wants = 0
+        self.queued = False
+
+
+class _Pending:
+    __slots__ = ("deadline", "delayed", "delivered", "queued")
+
+    def __init__(self) -> None:
+        self.delivered = 0
+        self.deadline = float("inf")
+        #: Waits out a delayed nak.
+        self.delayed = False
+        #: In the redelivery queue; no timer runs.
+        self.queued = False
+
+
+class Durable:
+    """A pull consumer with explicit acknowledgement."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        settings: DurableSettings,
+        *,
+        timers: Timers,
+        touch: Callable[[Durable], None],
+        extra_copies: Callable[[], int],
+    ) -> None:
+        self.stream = stream
+        self.settings = settings
+        self.gone = False
+        self.pending: dict[int, _Pending] = {}
+        #: Never delivered yet.
+        self.unread = 0
+        self._unread: deque[int] = deque()
+        self._last_read = 0
+        self._redeliver: deque[int] = deque()
+        self._requests: deque[PullRequest] = deque()
+        self._timers = timers
+        self._touch = touch
+        self._extra_copies = extra_copies
+        for message in stream.messages.values():
+            if self.wants(message.subject):
+                self.announce(message.sequence)
+
+    def __repr__(self) -> str:
+        return (
+            f"<Durable {self.settings.name} on {self.stream.settings.name}: "
+            f"{self.unread} unread, {len(self.pending)} pending>"
+        )
+
+    @property
+    def redelivered(self) -> int:
+        return sum(1 for entry in self.pending.values() if entry.delivered > 1)
+
+    def wants(self, subject: str) -> bool:
+        pattern = self.settings.filter_subject
+        return pattern is None or matches(pattern, subject)
+
+    def still_needs(self, message: StoredMessage) -> bool:
+        """Not acknowledged by this durable yet (interest retention asks)."""
+        if not self.wants(message.subject):
+            return False
+        return message.sequence > self._last_read or message.sequence in self.pending
+
+    def reconfigure(self, settings: DurableSettings) -> None:
+        """Another ack wait holds from the next delivery on; leases that run are not cut."""
+        self.settings = settings
+        self._touch(self)
+
+    # ------------------------------------------------------------- told by the stream
+
+    def announce(self, sequence: int) -> None:
+        self._unread.append(sequence)
+        self.unread += 1
+        self._touch(self)
+
+    def removed(self, message: StoredMessage) -> None:
+        if message.sequence > self._last_read and self.wants(message.subject):
+            self.unread -= 1
+        if self.pending.pop(message.sequence, None) is not None:
+            self._touch(self)
+
+    def close(self) -> None:
+        self.gone = True
+        self.pending.clear()
+        self.unread = 0
+        self._unread.clear()
+        self._redeliver.clear()
+        self._requests.clear()
+
+    # ------------------------------------------------------------------------ settling
+
+    def ack(self, sequence: int) -> None:
+        if self.gone:
+            return
+        self.pending.pop(sequence, None)
+        if sequence <= self._last_read:
+            self.stream.settled(sequence)
+        self._touch(self)
+
+    def nak(self, sequence: int, delay_s: float | None, now: float) -> None:
+        entry = self.pending.get(sequence)
+        if entry is None:
+            return
+        if delay_s is not None and delay_s > 0:
+            entry.queued = False
+            entry.delayed = True
+            self._arm(sequence, entry, now + delay_s)
+        elif not entry.queued:
+            self._queue(sequence, entry)
+        self._touch(self)
+
+    def renew(self, sequence: int, now: float) -> bool:
+        """Progress: the ack wait starts again. False: nothing to renew, or too late."""
+        entry = self.pending.get(sequence)
+        if entry is None or entry.queued:
+            return False
+        entry.delayed = False
+        self._arm(sequence, entry, now + self.settings.ack_wait_s)
+        return True
+
+    # -------------------------------------------------------------------------- timers
+
+    def due_at(self, sequence: int) -> float | None:
+        entry = self.pending.get(sequence)
+        return None if entry is None or entry.queued else entry.deadline
+
+    def fire(self, sequence: int, now: float) -> None:
+        self._queue(sequence, self.pending[sequence])
+        self._touch(self)
+
+    def _arm(self, sequence: int, entry: _Pending, deadline: float) -> None:
+        entry.deadline = deadline
+        self._timers.add(deadline, self, sequence)
+
+    def _queue(self, sequence: int, entry: _Pending) -> None:
+        entry.queued = True
+        entry.delayed = False
+        self._redeliver.append(sequence)
+
+    def forget_delays(self, now: float) -> None:
+        """Messages that wait out a delayed nak come back at once."""
+        for sequence, entry in self.pending.items():
+            if entry.delayed:
+                self._queue(sequence, entry)
+        self._touch(self)
+
+    # ---------------------------------------------------------------------- delivering
+
+    def pull(self, request: PullRequest, count: int) -> None:
+        if self.gone:
+            return
+        request.wants += count
+        if not request.queued and request.wants > 0:
+            request.queued = True
+            self._requests.append(request)
+            self._touch(self)
+
+    def reduce(self, request: PullRequest, count: int) -> None:
+        request.wants = max(0, request.wants - count)
+
+    def cancel(self, request: PullRequest) -> None:
+        """The puller has left, or asks no more: nothing may be sent to it (PC-004)."""
+        request.wants = 0
+
+    def dispatch(self, now: float) -> None:
+        """Serves waiting requests for as long as there is something to deliver."""
+        while self._requests:
+            request = self._requests[0]
+            if request.wants <= 0:
+                request.queued = False
+                self._requests.popleft()
+                continue
+            message = self._next()
+            if message is None:
+                return
+            self._requests.popleft()
+            request.wants -= 1
+            # To the end also with nothing left to ask for: a later turn takes it out.
+            self._requests.append(request)
+            entry = self.pending[message.sequence]
+            entry.queued = entry.delayed = False
+            self._arm(message.sequence, entry, now + self.settings.ack_wait_s)
+            for _ in range(1 + self._extra_copies()):
+                entry.delivered += 1
+                request.puller.arrive(message, entry.delivered)
+
+    def _next(self) -> StoredMessage | None:
+        while self._redeliver:
+            sequence = self._redeliver.popleft()
+            entry = self.pending.get(sequence)
+            # Acknowledged, or given a delay, since it was queued.
+            if entry is not None and entry.queued:
+                return self.stream.messages[sequence]
+        if len(self.pending) >= self.settings.max_ack_pending:
+            return None
+        while self._unread:
+            sequence = self._unread.popleft()
+            message = self.stream.messages.get(sequence)
+            self._last_read = sequence
+            if message is not None:
+                self.unread -= 1
+                self.pending[sequence] = _Pending()
+                return message
+        return None
+
+    @property
+    def deletes_on_ack(self) -> bool:
+        return self.stream.settings.retention is Retention.WORK_QUEUE

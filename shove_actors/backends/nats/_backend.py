@@ -1,0 +1,286 @@
+"""The port over JetStream."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import msgspec
+import trio
+
+from shove_actors._errors import (
+    ApiError,
+    BrokerClosed,
+    ConsumerNotFound,
+    JetStreamNotEnabled,
+    MessageTooLarge,
+    NoResponders,
+    NotConnected,
+    PublishRefused,
+    PublishUnknown,
+    RequestTimeout,
+    ShoveError,
+    StreamFull,
+    StreamNotFound,
+    TopicNotDeclared,
+    UnavailableError,
+)
+from shove_actors.backends._port import (
+    BackendEvent,
+    Backlog,
+    Capabilities,
+    LaneSpec,
+    Post,
+    Stored,
+)
+from shove_actors.jetstream import (
+    Connection,
+    ConnectionEvent,
+    JetStream,
+    NatsConfig,
+    hpub,
+    pub,
+    status_of,
+)
+from shove_actors.messaging import Topology
+
+from ._declare import declare_all, ensure_durable
+from ._lane import NatsLane
+
+logger = logging.getLogger("shove_actors.backends.nats")
+
+#: How often the watch looks for lanes whose heartbeats stopped.
+WATCH_S = 1.0
+#: How long a probe of a silent connection may take.
+PROBE_S = 5.0
+
+_FULL = frozenset({10077, 10047, 10110, 10122})
+_TOO_LARGE = frozenset({10054})
+_TEMPORARY = frozenset({10008, 10023})
+
+
+class _PubAck(msgspec.Struct):
+    stream: str = ""
+    seq: int = 0
+    duplicate: bool = False
+    error: dict[str, Any] | None = None
+
+
+_decode_ack = msgspec.json.Decoder(_PubAck).decode
+
+
+class NatsBackend:
+    """See `backends._port.Backend`."""
+
+    def __init__(self, config: NatsConfig) -> None:
+        self.connection = Connection(config)
+        self.js = JetStream(self.connection)
+        self._lanes: set[NatsLane] = set()
+        self._listeners: list[Callable[[BackendEvent], None]] = []
+        self._nursery: trio.Nursery | None = None
+        self.connection.listen(self._on_connection)
+
+    def __repr__(self) -> str:
+        return f"<NatsBackend {self.connection!r}>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(name="nats", durable=True, virtual_time=False)
+
+    @property
+    def max_payload(self) -> int:
+        return self.connection.max_payload
+
+    @property
+    def connected(self) -> bool:
+        return self.connection.connected
+
+    async def wait_connected(self) -> None:
+        await self.connection.wait_connected()
+
+    def now_ns(self) -> int:
+        return self.js.clock.now_ns()
+
+    def listen(self, listener: Callable[[BackendEvent], None]) -> None:
+        self._listeners.append(listener)
+
+    # ------------------------------------------------------------------ life
+
+    async def run(
+        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            try:
+                await nursery.start(self.connection.run)
+                # After a restart by the supervisor lanes are there already.
+                for lane in self._lanes:
+                    lane.on_reconnected()
+                nursery.start_soon(self._watch)
+                task_status.started()
+                await self.connection.wait_ended()
+            finally:
+                self._nursery = None
+                nursery.cancel_scope.cancel()
+
+    def close(self) -> None:
+        self.connection.close()
+
+    def start_soon(self, function: Callable[..., Awaitable[None]], *args: object) -> None:
+        """For lanes: work that needs a task. Without a run there is nothing to recover."""
+        if self._nursery is not None:
+            self._nursery.start_soon(function, *args)
+
+    async def _watch(self) -> None:
+        """Finds lanes whose pull fell silent; a connection that does not answer is dropped."""
+        while True:
+            await trio.sleep(WATCH_S)
+            now = trio.current_time()
+            silent = [lane for lane in self._lanes if lane.deadline < now]
+            if not silent or not self.connected:
+                continue
+            try:
+                await self.connection.flush(PROBE_S)
+            except RequestTimeout:
+                self.connection.drop_session("the server stopped answering")
+                continue
+            except UnavailableError:
+                continue
+            for lane in silent:
+                lane.on_missed_heartbeats()
+
+    def _on_connection(self, event: ConnectionEvent) -> None:
+        if event.kind == "disconnected":
+            for lane in self._lanes:
+                lane.on_disconnected()
+        elif event.kind == "reconnected":
+            for lane in self._lanes:
+                lane.on_reconnected()
+        if event.kind in ("disconnected", "reconnected", "closed", "error"):
+            self.notice(event.kind, str(event.error or event.server), event.error)
+
+    def notice(self, kind: str, detail: str, error: BaseException | None = None) -> None:
+        record = BackendEvent(kind=kind, detail=detail, error=error)
+        for listener in list(self._listeners):
+            try:
+                listener(record)
+            except Exception:
+                logger.exception("a backend listener failed and was removed")
+                self._listeners.remove(listener)
+
+    # ------------------------------------------------------------------ publishing
+
+    def post(self, batch: Sequence[Post]) -> None:
+        connection = self.connection
+        if not connection.connected:
+            error = NotConnected(f"not connected to {connection.server or 'a server'}")
+            for post in batch:
+                post.done(post, error)
+            return
+        expect = connection.replies.expect
+        limit = connection.max_payload
+        out: list[bytes] = []
+        for post in batch:
+            if post.size > limit:
+                post.done(
+                    post,
+                    MessageTooLarge(
+                        f"payload and headers are {post.size:,} bytes; the server's max_payload "
+                        f"is {limit:,}"
+                    ),
+                )
+                continue
+            reply = expect(self._on_puback, post)
+            subject = post.subject.encode()
+            if post.header_block:
+                out.append(hpub(subject, reply, post.header_block, post.payload))
+            else:
+                out.append(pub(subject, reply, post.payload))
+        if out:
+            connection.write(b"".join(out))
+
+    @staticmethod
+    def _on_puback(
+        argument: object, header_block: bytes | None, payload: bytes | Exception
+    ) -> None:
+        post = argument
+        assert isinstance(post, Post)
+        result: Stored | Exception
+        if isinstance(payload, Exception):
+            # Lost in flight: stored or not, only the message id makes a repetition safe.
+            result = PublishUnknown(str(payload))
+        elif not payload:
+            status = status_of(header_block)
+            result = NoResponders(f"no stream answers on {post.subject}")
+            if status is None or status[0] != 503:
+                result = PublishRefused("the answer to a publish was empty")
+        else:
+            try:
+                ack = _decode_ack(payload)
+            except (msgspec.DecodeError, msgspec.ValidationError):
+                result = PublishRefused(
+                    f"somebody who is not a stream answered on {post.subject}"
+                )
+            else:
+                if ack.error is None and ack.seq:
+                    result = Stored(ack.stream, ack.seq, ack.duplicate)
+                else:
+                    result = _refusal(ack.error or {}, post)
+        post.done(post, result)
+
+    async def diagnose(self, subject: str) -> Exception:
+        try:
+            await self.js.account_info()
+            stream = await self.js.stream_name_by_subject(subject)
+        except (JetStreamNotEnabled, UnavailableError, BrokerClosed) as exc:
+            return exc
+        except ShoveError as exc:
+            return exc
+        if stream is None:
+            return TopicNotDeclared(
+                f"no stream takes messages on {subject!r}; call `await broker.declare(topic)`"
+            )
+        return PublishUnknown(f"stream {stream} does not acknowledge messages on {subject}")
+
+    # ------------------------------------------------------------------ topology and lanes
+
+    async def declare(self, topologies: Sequence[Topology]) -> None:
+        await declare_all(self.js, topologies)
+
+    async def ensure_durable(self, spec: LaneSpec) -> bool:
+        return await ensure_durable(self.js, spec)
+
+    async def open_lane(self, spec: LaneSpec) -> NatsLane:
+        await ensure_durable(self.js, spec)
+        lane = NatsLane(self, spec)
+        self._lanes.add(lane)
+        lane.start()
+        return lane
+
+    def forget_lane(self, lane: NatsLane) -> None:
+        self._lanes.discard(lane)
+
+    async def backlog(self, stream: str, durable: str) -> Backlog | None:
+        try:
+            info = await self.js.consumer_info(stream, durable)
+        except (ConsumerNotFound, StreamNotFound):
+            return None
+        return Backlog(
+            pending=info.num_pending,
+            ack_pending=info.num_ack_pending,
+            redelivered=info.num_redelivered,
+        )
+
+
+def _refusal(error: dict[str, Any], post: Post) -> Exception:
+    code, text = error.get("err_code", 0), str(error.get("description", ""))
+    if code in _FULL:
+        return StreamFull(f"the stream for {post.subject} is full: {text}")
+    if code in _TOO_LARGE:
+        return MessageTooLarge(f"the stream for {post.subject} refuses its size: {text}")
+    if code in _TEMPORARY:
+        return PublishUnknown(f"JetStream is not ready for {post.subject}: {text}")
+    refusal = PublishRefused(f"the stream for {post.subject} refused: {text} ({code})")
+    refusal.__cause__ = ApiError(int(error.get("code", 0)), int(code), text)
+    return refusal

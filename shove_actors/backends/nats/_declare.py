@@ -1,0 +1,261 @@
+"""Streams and durables: create what is missing, reconcile what is ours, refuse the rest.
+
+Rules (PC-066, PC-067, PC-068, PC-071): nothing is sent when nothing differs; an update starts from
+what the server has, so settings that are not ours survive; immutable differences name the setting,
+both values and the way out; a durable with another filter is never edited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from shove_actors._errors import (
+    ApiError,
+    ConsumerNotFound,
+    StreamNameInUse,
+    StreamNotFound,
+    TopicNotDeclared,
+    TopologyError,
+)
+from shove_actors.backends._port import LaneSpec
+from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream, StreamConfig
+from shove_actors.messaging import NatsStreamConfig, Topology, check_collisions
+
+#: Retried publishes are recognised for this long.
+DUPLICATE_WINDOW_S = 120.0
+#: A consumer of a work-queue stream overlaps another one (10099, 10100).
+_OVERLAP = frozenset({10099, 10100})
+_SUBJECTS_OVERLAP = 10065
+
+
+def _window(max_age: float) -> float:
+    # The server refuses a window longer than the messages live.
+    return min(DUPLICATE_WINDOW_S, max_age) if max_age else DUPLICATE_WINDOW_S
+
+
+def main_stream(topology: Topology) -> StreamConfig:
+    settings = topology.stream_config or NatsStreamConfig()
+    max_age = settings.max_age or 0.0
+    return StreamConfig(
+        name=topology.queue,
+        subjects=tuple(topology.publish_subjects),
+        retention=settings.retention.value,
+        storage=settings.storage.value,
+        discard="new",
+        max_msgs=-1 if settings.max_messages is None else settings.max_messages,
+        max_bytes=-1 if settings.max_bytes is None else settings.max_bytes,
+        max_age=max_age,
+        num_replicas=settings.num_replicas,
+        duplicate_window=_window(max_age),
+    )
+
+
+def side_streams(topology: Topology) -> list[StreamConfig]:
+    """Hold queues are work queues; the DLQ keeps what it has, so that it can be browsed."""
+    replicas = topology.stream_config.num_replicas if topology.stream_config else 1
+    found = [
+        StreamConfig(
+            name=hold.name,
+            subjects=(hold.name,),
+            retention="workqueue",
+            discard="new",
+            num_replicas=replicas,
+            duplicate_window=DUPLICATE_WINDOW_S,
+        )
+        for hold in topology.holds
+    ]
+    if topology.dlq is not None:
+        found.append(
+            StreamConfig(
+                name=topology.dlq,
+                subjects=(topology.dlq,),
+                retention="limits",
+                discard="new",
+                num_replicas=replicas,
+                duplicate_window=DUPLICATE_WINDOW_S,
+            )
+        )
+    return found
+
+
+async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
+    check_collisions(topologies)
+    for topology in topologies:
+        if topology.external:
+            await _verify_external(js, topology)
+        else:
+            await _declare(js, main_stream(topology), owned=True, shards=topology.routing_shards)
+        for config in side_streams(topology):
+            # Limits that an operator put on a side stream are the operator's: not reconciled.
+            await _declare(js, config, owned=False, shards=0)
+
+
+async def _verify_external(js: JetStream, topology: Topology) -> None:
+    try:
+        info = await js.stream_info(topology.queue)
+    except StreamNotFound as exc:
+        raise TopologyError(
+            f"topic {topology.queue!r} uses an external stream, but there is no stream of that "
+            "name; provision it first, or drop nats_external_stream()"
+        ) from exc
+    if not any(_takes(pattern, topology.queue) for pattern in info.config.subjects):
+        raise TopologyError(
+            f"external stream {topology.queue!r} binds {list(info.config.subjects)}, which does "
+            f"not take the topic's subject {topology.queue!r}; add that subject to the stream"
+        )
+
+
+def _takes(pattern: str, subject: str) -> bool:
+    tokens, wanted = pattern.split("."), subject.split(".")
+    for index, token in enumerate(tokens):
+        if token == ">":
+            return len(wanted) > index
+        if index >= len(wanted) or token not in ("*", wanted[index]):
+            return False
+    return len(tokens) == len(wanted)
+
+
+async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: int) -> None:
+    for last in (False, True):
+        try:
+            info = await js.stream_info(config.name)
+        except StreamNotFound:
+            try:
+                await js.create_stream(config)
+                return
+            except StreamNameInUse:
+                # Another process was faster, with other settings: read again and reconcile.
+                if last:
+                    raise
+                continue
+            except ApiError as exc:
+                if exc.err_code == _SUBJECTS_OVERLAP:
+                    raise TopologyError(
+                        f"stream {config.name!r} cannot bind {list(config.subjects)}: another "
+                        "stream takes (part of) these subjects; rename the topic"
+                    ) from exc
+                raise
+        current = info.config
+        _refuse_immutable(config, current)
+        changes: dict[str, object] = {}
+        if owned:
+            for name in ("max_age", "max_bytes", "max_msgs", "num_replicas"):
+                if getattr(config, name) != getattr(current, name):
+                    changes[name] = getattr(config, name)
+            if "max_age" in changes and current.duplicate_window:
+                changes["duplicate_window"] = _window(config.max_age)
+        if set(config.subjects) != set(current.subjects):
+            _check_subjects(config, current, info.messages, shards)
+            changes["subjects"] = config.subjects
+        if changes:
+            await js.update_stream(replace(current, **changes))  # type: ignore[arg-type]
+        return
+
+
+def _check_subjects(
+    config: StreamConfig, current: StreamConfig, messages: int, shards: int
+) -> None:
+    if not shards:
+        return
+    was = len(current.subjects)
+    if messages:
+        raise TopologyError(
+            f"stream {config.name!r} has {was} shard subjects and still holds {messages} "
+            f"messages, but the topic asks for routing_shards({shards}): keys would move between "
+            "lanes and lose their order. Stop publishing, let the consumers drain the stream to "
+            "0 messages with the old number, then declare again with the new one"
+        )
+
+
+def _refuse_immutable(config: StreamConfig, current: StreamConfig) -> None:
+    for name in ("retention", "storage"):
+        wanted, actual = getattr(config, name), getattr(current, name)
+        if wanted != actual:
+            raise TopologyError(
+                f"stream {config.name!r} has {name}={actual!r}, the topic wants {wanted!r}; "
+                f"{name} cannot be changed. Delete and recreate the stream, use another queue "
+                "name, or keep the stream as it is with nats_external_stream()"
+            )
+
+
+# --------------------------------------------------------------------------- durables
+
+
+def durable_config(spec: LaneSpec) -> ConsumerConfig:
+    return ConsumerConfig(
+        name=spec.durable,
+        durable_name=spec.durable,
+        filter_subject=spec.filter_subject,
+        ack_wait=spec.ack_wait_s,
+        max_ack_pending=spec.max_ack_pending,
+    )
+
+
+async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
+    """True when it had to be created. See `Backend.open_lane` for errors."""
+    try:
+        info = await js.consumer_info(spec.stream, spec.durable)
+    except StreamNotFound as exc:
+        raise _not_declared(spec) from exc
+    except ConsumerNotFound:
+        await _create(js, spec)
+        return True
+    await _reconcile(js, spec, info)
+    return False
+
+
+async def _create(js: JetStream, spec: LaneSpec) -> None:
+    try:
+        await js.create_consumer(spec.stream, durable_config(spec), action=None)
+    except StreamNotFound as exc:
+        raise _not_declared(spec) from exc
+    except ApiError as exc:
+        if exc.err_code in _OVERLAP:
+            raise TopologyError(
+                f"stream {spec.stream!r} is a work queue and has another consumer for the same "
+                f"subjects, so {spec.durable!r} cannot read it. Use one name for all groups of "
+                "the topic, or Retention.LIMITS for several independent readers"
+            ) from exc
+        raise
+
+
+async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
+    config = info.config
+    where = f"consumer {spec.durable!r} of stream {spec.stream!r}"
+    if config.deliver_subject:
+        raise TopologyError(f"{where} is a push consumer; delete it, then start again")
+    if config.ack_policy != "explicit":
+        raise TopologyError(
+            f"{where} has ack_policy={config.ack_policy!r}, needed is 'explicit'; delete it"
+        )
+    actual = config.filter_subject or (config.filter_subjects[0] if config.filter_subjects else "")
+    if len(config.filter_subjects) > 1 or (
+        actual != (spec.filter_subject or "") and not (actual == ">" and not spec.filter_subject)
+    ):
+        raise TopologyError(
+            f"{where} filters {config.filter_subjects or actual!r}, the topic needs "
+            f"{spec.filter_subject or 'no filter'!r}; delete it once its messages are settled"
+        )
+    changes: dict[str, object] = {}
+    if config.ack_wait is None or abs(config.ack_wait - spec.ack_wait_s) > 1e-9 or config.backoff:
+        # A backoff list would silently replace ack_wait (PC-027).
+        changes["ack_wait"] = spec.ack_wait_s
+        changes["backoff"] = ()
+    if config.max_ack_pending != spec.max_ack_pending:
+        changes["max_ack_pending"] = spec.max_ack_pending
+    if config.max_deliver not in (None, -1, 0):
+        # A server-side limit strands the message in the stream (PC-033).
+        changes["max_deliver"] = -1
+    if changes:
+        await js.create_consumer(
+            spec.stream,
+            replace(config, name=spec.durable, **changes),  # type: ignore[arg-type]
+            action=None,
+        )
+
+
+def _not_declared(spec: LaneSpec) -> TopicNotDeclared:
+    return TopicNotDeclared(
+        f"there is no stream {spec.stream!r}; call `await broker.declare(topic)` before consuming"
+    )

@@ -1,0 +1,67 @@
+"""Checks nkey seeds and credentials files without ever repeating them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from ._problem import Problem
+
+_MOST_BYTES = 1 << 20
+_JWT = re.compile(r"-{3,}BEGIN NATS USER JWT-{3,}\s+(\S+)\s+-{3,}END NATS USER JWT-{3,}")
+_SEED = re.compile(r"-{3,}BEGIN USER NKEY SEED-{3,}\s+(\S+)\s+-{3,}END USER NKEY SEED-{3,}")
+_MISSING_PACKAGE = "needs the nkeys package: pip install shove-actors[nkeys]"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileSecrets:
+    """What a credentials file holds, kept only to take it out of texts."""
+
+    values: tuple[str, ...] = field(repr=False)
+
+
+def check_seed(seed: str, field_name: str) -> Problem | None:
+    """What is wrong with a user's nkey seed, if anything."""
+    try:
+        import nkeys
+    except ImportError:
+        return Problem(f"{field_name} {_MISSING_PACKAGE}")
+    stripped = seed.strip()
+    if not stripped.startswith("SU"):
+        return Problem(f"{field_name} is not the seed of a user (those begin with SU)")
+    try:
+        nkeys.from_seed(bytearray(stripped.encode())).wipe()
+    except Exception:  # the package raises several unrelated kinds for damaged seeds
+        return Problem(f"{field_name} is damaged: it does not decode as an nkey seed")
+    return None
+
+
+def read_text(path: str, field_name: str) -> str | Problem:
+    """The text of a small file that must exist."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except OSError as error:
+        return Problem(f"{field_name}: cannot read {path!r}: {error.strerror}")
+    except ValueError:
+        return Problem(f"{field_name} is not a file name (it contains a NUL character)")
+    if len(data) > _MOST_BYTES:
+        return Problem(f"{field_name}: {path!r} is larger than 1 MiB, so it is some other file")
+    return data.decode("utf-8", "replace")
+
+
+def check_creds_file(path: str, field_name: str) -> FileSecrets | Problem:
+    """The secrets of a credentials file (a user JWT and its seed), or what is wrong with it."""
+    text = read_text(path, field_name)
+    if isinstance(text, Problem):
+        return text
+    jwt, seed = _JWT.search(text), _SEED.search(text)
+    if jwt is None or seed is None:
+        missing = "NATS USER JWT" if jwt is None else "USER NKEY SEED"
+        return Problem(
+            f"{field_name}: {path!r} has no {missing} section, so it is no credentials file"
+        )
+    problem = check_seed(seed[1], field_name)
+    if problem is not None:
+        return problem
+    return FileSecrets(values=(jwt[1], seed[1]))

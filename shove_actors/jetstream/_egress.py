@@ -1,0 +1,78 @@
+"""The write side: whatever the actors of one scheduler pass have to say leaves in one write.
+
+`write` appends and wakes the egress task; that task runs one pass later, when everybody who was
+runnable has appended too, and hands all of it to the transport in a single call. The transport
+writes to the socket at once, so no asyncio callback is involved unless the kernel's buffer is
+full; then the task waits for the drain in one crossing and what is written meanwhile queues here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import trio
+
+#: Above this many bytes that the kernel has not taken, stop handing over and wait. Large enough
+#: never to stall loopback, small enough that a dead peer does not collect a whole heap.
+HIGH_WATER = 1 << 20
+
+
+class Egress:
+    """Bytes on their way to the server. One writer task; any task may append."""
+
+    __slots__ = ("_drain", "_lot", "_out", "_send", "_unsent", "batches", "bytes_written", "writes")
+
+    def __init__(self) -> None:
+        self._out: list[bytes] = []
+        self._lot = trio.lowlevel.ParkingLot()
+        self._send: Callable[[bytes], None] | None = None
+        self._unsent: Callable[[], int] | None = None
+        self._drain: Callable[[], Awaitable[None]] | None = None
+        self.writes = 0
+        self.batches = 0
+        self.bytes_written = 0
+
+    def attach(
+        self,
+        send: Callable[[bytes], None],
+        unsent: Callable[[], int],
+        drain: Callable[[], Awaitable[None]],
+    ) -> None:
+        """A session is up: from now on bytes go there."""
+        self._send, self._unsent, self._drain = send, unsent, drain
+
+    def detach(self) -> None:
+        """The session is gone. What was not written is dropped: its senders hear of the loss."""
+        self._send = self._unsent = self._drain = None
+        self._out.clear()
+
+    def write(self, data: bytes) -> None:
+        out = self._out
+        if not out and self._lot:
+            self._lot.unpark()
+        out.append(data)
+        self.writes += 1
+
+    def flush_now(self) -> None:
+        """Hand over what waits, from whichever task: before a PING, and when closing."""
+        if self._out and self._send is not None:
+            data = b"".join(self._out)
+            self._out.clear()
+            self.batches += 1
+            self.bytes_written += len(data)
+            self._send(data)
+
+    async def run(self) -> None:
+        """The egress task."""
+        while True:
+            if not self._out or self._send is None:
+                await self._lot.park()
+                continue
+            self.flush_now()
+            if self._unsent is not None and self._unsent() > HIGH_WATER:
+                drain = self._drain
+                assert drain is not None
+                await drain()
+            else:
+                # Parking is the checkpoint; `flush_now` left the list empty.
+                await self._lot.park()

@@ -1,0 +1,36 @@
+"""`jetstream.connect`: the client on its own, for code that wants no broker."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import trio
+
+from ._config import NatsConfig
+from ._connection import Connection
+from ._context import JetStream
+
+
+@asynccontextmanager
+async def connect(
+    config: NatsConfig | str, *, domain: str | None = None, api_prefix: str | None = None
+) -> AsyncIterator[JetStream]:
+    """Connect, hand out the JetStream API, and leave nothing behind.
+
+        async with jetstream.connect("nats://localhost:4222") as js:
+            print(await js.account_info())
+
+    Raises `ConnectionError` (inside an exception group once the block runs) when the connection
+    cannot be had or is given up for good. Leaving the block flushes for at most two seconds.
+    """
+    settings = NatsConfig(config) if isinstance(config, str) else config
+    connection = Connection(settings)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(connection.run)
+        try:
+            yield JetStream(connection, domain=domain, api_prefix=api_prefix)
+        finally:
+            connection.close()
+            with trio.CancelScope(shield=True):
+                await connection.wait_ended()
