@@ -9,6 +9,7 @@ What comes after `--` goes to the tool: `nox -s tests -- tests/actors -x`.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pathlib
 import shutil
@@ -16,6 +17,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 
 import nox
@@ -126,11 +128,15 @@ def docker(session: nox.Session) -> None:
         session.skip(NO_DOCKER)
     session.install("-e", ".[test]")
     image = os.environ.get("SHOVE_DOCKER_IMAGE") or DOCKER_IMAGE
-    with _nats_in_docker(image) as url:
+    with _nats_in_docker(image) as (url, monitor):
+        before = _connections(monitor)
         session.run(
             "python", "-m", "pytest", "-m", "server", *(session.posargs or ["tests"]),
             env={"SHOVE_TEST_NATS_URL": url},
         )  # fmt: skip
+        # Green against a server of the tests' own would prove nothing about the one in Docker.
+        if _connections(monitor) == before:
+            session.error("the tests passed without connecting to the server in Docker")
 
 
 @nox.session
@@ -181,15 +187,25 @@ def _docker(*args: str) -> str:
 
 
 @contextlib.contextmanager
-def _nats_in_docker(image: str) -> Iterator[str]:
-    container = _docker("run", "--detach", "--rm", "--publish", "127.0.0.1::4222", image, "-js")
+def _nats_in_docker(image: str) -> Iterator[tuple[str, str]]:
+    """A server for the block: the addresses for clients and for its monitoring page."""
+    ports = ("--publish", "127.0.0.1::4222", "--publish", "127.0.0.1::8222")
+    container = _docker("run", "--detach", "--rm", *ports, image, "-js", "-m", "8222")
     try:
-        address = _docker("port", container, "4222/tcp").splitlines()[0]
-        host, _, port = address.rpartition(":")
+        client, monitor = (
+            _docker("port", container, f"{port}/tcp").splitlines()[0] for port in (4222, 8222)
+        )
+        host, _, port = client.rpartition(":")
         _wait_for_nats(host, int(port), timeout=30.0)
-        yield f"nats://{host}:{port}"
+        yield f"nats://{client}", f"http://{monitor}/varz"
     finally:
         _docker("rm", "--force", "--volumes", container)
+
+
+def _connections(monitor: str) -> int:
+    """How many client connections the server has ever had."""
+    with urllib.request.urlopen(monitor, timeout=10) as answer:
+        return int(json.load(answer)["total_connections"])
 
 
 def _wait_for_nats(host: str, port: int, timeout: float) -> None:

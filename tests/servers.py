@@ -1,6 +1,6 @@
 """Fixtures with a real `nats-server`, and the guard that keeps mock clocks away from them.
 
-`server` is shared by the whole session, so tests on it need names of their own (`fresh_queue`) and
+`server` is shared by the whole test run, so tests on it need names of their own (`fresh_queue`) and
 must not stop it; `own_server` may be killed, paused and restarted. A test that uses any of them is
 marked `server`.
 """
@@ -36,7 +36,7 @@ CLOCK_FIXTURES = frozenset({"mock_clock", "autojump_clock"})
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[ServerProcess]:
-    """The session's shared server, with JetStream on files. Do not stop it."""
+    """The shared server, with JetStream on files. Do not stop it."""
     with ServerProcess() as process:
         yield process
 

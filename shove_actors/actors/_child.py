@@ -85,6 +85,7 @@ class Incarnation:
         self._runner = runner
         self._status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
 
+    @trio.lowlevel.enable_ki_protection
     def mark_started(self) -> None:
         """Called by `ctx.started()`."""
         self._status.started()
@@ -176,9 +177,7 @@ class Incarnation:
             elif isinstance(exit_, Returned) and slot.spec.restart is Restart.PERMANENT:
                 level = logging.WARNING
             emit = slot.core.listeners.emit
-            emit(
-                Exited(path=slot.path, at=now, level=level, incarnation=self.number, exit=exit_)
-            )
+            emit(Exited(path=slot.path, at=now, level=level, incarnation=self.number, exit=exit_))
             if busy and not isinstance(exit_, (Returned, Stopped)):
                 slot.core.messages_lost += 1
                 emit(MessageLost(path=slot.path, at=now, incarnation=self.number))

@@ -16,7 +16,8 @@ from shove_actors._errors import ActorGone, NameTaken, UsageError
 from ._backoff import Backoff
 from ._exit import Exit
 from ._intensity import Intensity
-from ._plan import Add, ChildUp, PlanEvent, Remove, begin
+from ._plan import begin
+from ._plan_types import Add, ChildUp, PlanEvent, Remove
 from ._ref import ActorRef
 from ._slot import Slot
 from ._spec import ChildSpec, PoolSpec, Restart, Shutdown, check_paced
@@ -67,9 +68,7 @@ class DynamicSupervisor:
         """This pool as a child of a supervisor. Its shutdown is always `Shutdown.INFINITY`."""
         return ChildSpec(
             id=id,
-            start=PoolSpec(
-                pool=self, intensity=self._intensity, stop_grace_s=self._stop_grace_s
-            ),
+            start=PoolSpec(pool=self, intensity=self._intensity, stop_grace_s=self._stop_grace_s),
             restart=restart,
             shutdown=Shutdown.INFINITY,
             backoff=backoff,
@@ -92,7 +91,13 @@ class DynamicSupervisor:
         `NameTaken` (the id or the name is in use) and `ActorGone` (the pool is stopping, or is
         down at the moment).
         """
-        return await self._pool("start a child").start_child(spec)
+        running = self._running
+        if running is None or not running.open or running.core.system.stopping:
+            raise ActorGone(
+                f"cannot start child {spec.id!r}: the dynamic supervisor is stopping, or not "
+                "running right now. Children are started only while its tree is up."
+            )
+        return await running.start_child(spec)
 
     async def stop_child(
         self, child: ActorRef[Any] | str, *, grace_s: float | None = None
@@ -128,14 +133,6 @@ class DynamicSupervisor:
     def detach(self) -> None:
         """The incarnation has ended. Called by the tree."""
         self._running = None
-
-    def _pool(self, what: str) -> _Pool:
-        if self._running is None or self._running.stopping or not self._running.open:
-            raise ActorGone(
-                f"cannot {what}: the dynamic supervisor is stopping, or not running right now. "
-                "Children are started only while its tree is up."
-            )
-        return self._running
 
 
 class _StartRequest:
@@ -224,9 +221,7 @@ class _Pool(Supervisor):
 
     async def _stop_all(self) -> None:
         self.open = False
-        self._report_unseen()
-        for scope in tuple(self._starting.values()):
-            scope.cancel()
+        self._take_over()
         slots = tuple(self.owner.children.values())
         async with trio.open_nursery() as nursery:
             for slot in slots:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from typing import Union
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -40,7 +39,7 @@ class Killed:
     """The function was cancelled: brutal kill, or its grace ran out."""
 
 
-Exit = Union[Returned, Crashed, Stopped, Killed]
+Exit = Returned | Crashed | Stopped | Killed
 
 
 def split_error(error: BaseException) -> tuple[Exception | None, BaseException | None]:

@@ -29,166 +29,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import Union
 
-from ._backoff import Backoff
 from ._exit import Crashed, Exit, Returned, Stopped
 from ._intensity import Intensity, RestartWindow
+from ._plan_types import (
+    Add,
+    ChildDown,
+    ChildRejected,
+    ChildUp,
+    Delay,
+    FailStart,
+    Finish,
+    Forget,
+    GiveUp,
+    Phase,
+    PlanAction,
+    PlanEvent,
+    PlanSlot,
+    Ready,
+    Refuse,
+    Remove,
+    StartChild,
+    StopChild,
+    Tick,
+)
 from ._spec import AutoShutdown, Restart, Strategy
-
-
-class Phase(Enum):
-    """Where a slot is, in the eyes of the plan."""
-
-    NEW = "new"
-    STARTING = "starting"
-    UP = "up"
-    DOWN = "down"
-    DOOMED = "doomed"
-    STOPPING = "stopping"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlanSlot:
-    """What the plan knows about one slot."""
-
-    id: str
-    restart: Restart = Restart.PERMANENT
-    significant: bool = False
-    backoff: Backoff | None = None
-    phase: Phase = Phase.NEW
-    fresh: bool = True
-    """Never been up: failing to start is the starter's business, not a crash."""
-    leaving: bool = False
-    """Ends for good once stopped."""
-    failures: int = 0
-    """In a row; an incarnation that lived long enough starts the count over."""
-    up_since: float = 0.0
-    not_before: float = 0.0
-
-
-# ------------------------------------------------------------------------------- events
-
-
-@dataclass(frozen=True)
-class Tick:
-    """Time has passed (a timer is due), or the supervisor begins."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Add:
-    """A new child (dynamic only)."""
-
-    slot: PlanSlot
-
-
-@dataclass(frozen=True, kw_only=True)
-class Remove:
-    """Somebody wants this child gone for good (dynamic only)."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChildUp:
-    """The child said it is started."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChildRejected:
-    """The child ended before it was up. `draw` in [0, 1) is for jitter."""
-
-    id: str
-    error: Exception
-    draw: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ChildDown:
-    """A child that was up has ended, asked or not. `draw` in [0, 1) is for jitter."""
-
-    id: str
-    exit: Exit
-    draw: float = 0.0
-
-
-PlanEvent = Union[Tick, Add, Remove, ChildUp, ChildRejected, ChildDown]
-
-
-# ------------------------------------------------------------------------------ actions
-
-
-@dataclass(frozen=True, kw_only=True)
-class StartChild:
-    """Start it; answer with `ChildUp` or `ChildRejected`."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopChild:
-    """Stop it (or cancel its start); answer with `ChildDown` or `ChildRejected`."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Forget:
-    """The slot has ended for good."""
-
-    id: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Delay:
-    """Nothing to do but to tell: the slot waits before its next start."""
-
-    id: str
-    delay_s: float
-    failures: int
-
-
-@dataclass(frozen=True)
-class Ready:
-    """All children have been started: the supervisor itself is started."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Refuse:
-    """A child added at run time did not start; its slot is gone."""
-
-    id: str
-    error: Exception
-
-
-@dataclass(frozen=True, kw_only=True)
-class FailStart:
-    """A child did not start the first time: the supervisor cannot start. Final."""
-
-    id: str
-    error: Exception
-
-
-@dataclass(frozen=True, kw_only=True)
-class GiveUp:
-    """The budget is used up. Final."""
-
-    id: str
-    exit: Exit
-
-
-@dataclass(frozen=True)
-class Finish:
-    """Automatic shutdown: the significant children have ended by themselves. Final."""
-
-
-PlanAction = Union[
-    StartChild, StopChild, Forget, Delay, Ready, Refuse, FailStart, GiveUp, Finish
-]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -306,14 +171,14 @@ class _Step:
 
     def _rejected(self, slot: PlanSlot, event: ChildRejected) -> None:
         if slot.leaving:
-            self._end(slot)
             if slot.fresh:
                 self._actions.append(Refuse(id=slot.id, error=event.error))
+            self._end(slot)
         elif not slot.fresh:
             self._crash(slot, Crashed(error=event.error), lived_s=0.0, draw=event.draw)
         elif self._dynamic:
-            self._end(slot)
             self._actions.append(Refuse(id=slot.id, error=event.error))
+            self._end(slot)
         else:
             self._final(FailStart(id=slot.id, error=event.error))
 

@@ -66,7 +66,7 @@ class ActorRef(Generic[M_contra]):
                 "messages. Use `tell` to wait for room, or raise MailboxSpec.capacity."
             ) from None
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise self._gone() from None
+            raise self._gone() from self._slot.last_error
 
     async def tell(self, message: M_contra) -> None:
         """Put a message in the mailbox, waiting for room. Always a checkpoint.
@@ -77,7 +77,7 @@ class ActorRef(Generic[M_contra]):
         try:
             await self._send(message)
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise self._gone() from None
+            raise self._gone() from self._slot.last_error
 
     @overload
     async def ask(self, message: Request[R], *, timeout: float | None = None) -> R: ...
@@ -133,7 +133,7 @@ class ActorRef(Generic[M_contra]):
             return await port.wait()
         except (trio.ClosedResourceError, trio.BrokenResourceError):
             if port.open:
-                raise self._gone() from None
+                raise self._gone() from self._slot.last_error
             raise
         finally:
             port.abandon()
@@ -151,9 +151,7 @@ class ActorRef(Generic[M_contra]):
             return UsageError(
                 f"{self.path!r} is a supervisor and takes no messages. Send to one of its children."
             )
-        error = ActorGone(
+        return ActorGone(
             f"actor {self.path!r} takes no messages any more: its slot has ended or is draining "
             "before its end. Look it up again if it may have been replaced."
         )
-        error.__cause__ = self._slot.last_error
-        return error

@@ -79,9 +79,7 @@ class Slot:
         self.ended.set()
         self._report_dead(self.mailbox.terminate(self.path, self.last_error))
         self.core.registry.forget(self.ref)
-        self.core.listeners.emit(
-            Ended(path=self.path, at=trio.current_time(), exit=self.last_exit)
-        )
+        self.core.listeners.emit(Ended(path=self.path, at=trio.current_time(), exit=self.last_exit))
 
     def _report_dead(self, count: int) -> None:
         if count:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Union
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from shove_actors._errors import UsageError
 
@@ -150,7 +150,7 @@ class PoolSpec:
 
 
 StartFunction = Callable[["Context[Any]"], Awaitable[None]]
-Start = Union[StartFunction, SupervisorSpec, PoolSpec]
+Start = StartFunction | SupervisorSpec | PoolSpec
 
 
 @dataclass(frozen=True, kw_only=True)

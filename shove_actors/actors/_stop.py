@@ -39,9 +39,7 @@ async def stop_child(incarnation: Incarnation, final: bool, grace_s: float) -> N
             return
         if incarnation.killed_at is None:
             slot.core.listeners.emit(
-                GraceExpired(
-                    path=slot.path, at=trio.current_time(), incarnation=incarnation.number
-                )
+                GraceExpired(path=slot.path, at=trio.current_time(), incarnation=incarnation.number)
             )
     if incarnation.killed_at is None:
         slot.core.killed.append(slot.path)

@@ -22,6 +22,7 @@ a crash nobody has looked at yet when the stop begins (`test_unseen_crash_is_in_
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -33,7 +34,8 @@ from ._child import Incarnation, Runner
 from ._core import Core, LateError
 from ._exit import Crashed, Exit, describe
 from ._lifecycle import BackingOff, Escalated, StartRejected
-from ._plan import (
+from ._plan import PlanState, begin, decide
+from ._plan_types import (
     ChildDown,
     ChildRejected,
     ChildUp,
@@ -45,18 +47,18 @@ from ._plan import (
     PlanAction,
     PlanEvent,
     PlanSlot,
-    PlanState,
     Ready,
     Refuse,
     StartChild,
     StopChild,
     Tick,
-    begin,
-    decide,
 )
 from ._slot import Slot, State
 from ._spec import ChildSpec, PoolSpec, StartFunction, SupervisorSpec
 from ._stop import stop_child, wait_after_kill
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 
 class Supervisor:
@@ -73,6 +75,7 @@ class Supervisor:
         self._post, self._inbox = trio.open_memory_channel[PlanEvent](math.inf)
         self._body = trio.CancelScope()
         self._starting: dict[str, trio.CancelScope] = {}
+        self._stops: set[trio.CancelScope] = set()
         self._failure: Exception | None = None
         self._on_ready: Callable[[], None] = lambda: None
 
@@ -97,8 +100,9 @@ class Supervisor:
                         await self._stop_all()
         except BaseException as exc:
             # A nursery always wraps; one layer per level would bury the error in nested groups.
-            parts = getattr(exc, "exceptions", ())
-            error = parts[0] if len(parts) == 1 else exc
+            error = exc
+            if isinstance(exc, BaseExceptionGroup) and len(exc.exceptions) == 1:
+                error = exc.exceptions[0]
         finally:
             self._post.close()
             self._inbox.close()
@@ -124,12 +128,12 @@ class Supervisor:
             self.final = True
         elif incarnation.up:
             self._post.send_nowait(
-                ChildDown(
-                    id=incarnation.slot.spec.id, exit=exit_, draw=self.core.rng.random()
-                )
+                ChildDown(id=incarnation.slot.spec.id, exit=exit_, draw=self.core.rng.random())
             )
 
     async def _loop(self) -> None:
+        # Asked to stop before it began: start nothing.
+        await trio.lowlevel.checkpoint_if_cancelled()
         self._dispatch(Tick())
         while not self._plan.over:
             event: PlanEvent = Tick()
@@ -149,15 +153,7 @@ class Supervisor:
             slot.state = State.STARTING
             self.nursery.start_soon(self._start, slot, name=f"start {slot.path}")
         elif isinstance(action, StopChild):
-            slot = self._slot(action.id)
-            scope = self._starting.get(action.id)
-            if scope is not None:
-                scope.cancel()
-            elif slot.incarnation is not None:
-                self.nursery.start_soon(
-                    stop_child, slot.incarnation, self._final_for(slot), self._grace_of(slot),
-                    name=f"stop {slot.path}",
-                )
+            self._order_stop(self._slot(action.id))
         elif isinstance(action, Forget):
             self._forget(self._slot(action.id))
         elif isinstance(action, Delay):
@@ -182,6 +178,13 @@ class Supervisor:
         else:
             assert isinstance(action, Finish)
 
+    def _order_stop(self, slot: Slot) -> None:
+        incarnation = slot.incarnation
+        if incarnation is not None and incarnation.up:
+            self.nursery.start_soon(self._stop, incarnation, name=f"stop {slot.path}")
+        elif slot.spec.id in self._starting:
+            self._starting[slot.spec.id].cancel()
+
     def _give_up(self, action: GiveUp) -> None:
         intensity = self._plan.window.intensity
         child = self._slot(action.id)
@@ -194,12 +197,24 @@ class Supervisor:
             error.__cause__ = action.exit.error
         self._failure = error
         self.core.listeners.emit(
-            Escalated(
-                path=self.owner.path, at=trio.current_time(), child=child.path, error=error
-            )
+            Escalated(path=self.owner.path, at=trio.current_time(), child=child.path, error=error)
         )
 
+    @trio.lowlevel.enable_ki_protection
+    async def _stop(self, incarnation: Incarnation) -> None:
+        slot = incarnation.slot
+        with trio.CancelScope() as scope:
+            self._stops.add(scope)
+            try:
+                await stop_child(incarnation, self._final_for(slot), self._grace_of(slot))
+            finally:
+                self._stops.discard(scope)
+
+    @trio.lowlevel.enable_ki_protection
     async def _start(self, slot: Slot) -> None:
+        if self.stopping:
+            # Ordered just before the stop began, and not running until now.
+            return
         incarnation = Incarnation(slot, self, runner_of(slot.spec))
         slot.incarnation = incarnation
         timeout = slot.spec.start_timeout_s
@@ -220,7 +235,7 @@ class Supervisor:
                     incarnation.receiver.close()
         if incarnation.up or self.stopping:
             return
-        error = self._start_error(incarnation, timed_out=scope.cancelled_caught)
+        error = self._start_error(incarnation, cancelled=scope.cancel_called)
         self.core.listeners.emit(
             StartRejected(
                 path=slot.path,
@@ -233,13 +248,15 @@ class Supervisor:
             ChildRejected(id=slot.spec.id, error=error, draw=self.core.rng.random())
         )
 
-    def _start_error(self, incarnation: Incarnation, *, timed_out: bool) -> StartFailed:
+    def _start_error(self, incarnation: Incarnation, *, cancelled: bool) -> StartFailed:
         slot, exit_ = incarnation.slot, incarnation.exit
         where = f"child {slot.path!r} failed to start"
         if isinstance(exit_, Crashed):
             error = StartFailed(f"{where}: it {describe(exit_)}. See the cause.")
             error.__cause__ = exit_.error
-        elif timed_out:
+        elif cancelled and self._is_leaving(slot):
+            error = StartFailed(f"{where}: it was stopped while it was starting.")
+        elif cancelled:
             error = StartFailed(
                 f"{where} within start_timeout_s={slot.spec.start_timeout_s}. Raise it, or find "
                 "out what the child waits for."
@@ -252,25 +269,28 @@ class Supervisor:
         return error
 
     async def _stop_all(self) -> None:
-        self._report_unseen()
-        for scope in tuple(self._starting.values()):
-            scope.cancel()
+        self._take_over()
         for slot in reversed(tuple(self.owner.children.values())):
             await self._stop_slot(slot)
 
-    async def _stop_slot(self, slot: Slot, grace_s: float | None = None) -> None:
+    async def _stop_slot(self, slot: Slot) -> None:
         incarnation = slot.incarnation
         if incarnation is not None:
             if incarnation.up:
-                grace = self._grace_of(slot) if grace_s is None else grace_s
-                await stop_child(incarnation, self.final, grace)
+                await stop_child(incarnation, self._final_for(slot), self._grace_of(slot))
             else:
                 incarnation.kill()
                 await wait_after_kill(incarnation)
-        if self.final:
+        if self._final_for(slot):
             slot.terminate()
         else:
             slot.state = State.DOWN
+
+    def _take_over(self) -> None:
+        """From here on only the ordered stop acts: no start and no other stop is under way."""
+        for scope in (*self._starting.values(), *self._stops):
+            scope.cancel()
+        self._report_unseen()
 
     def _report_unseen(self) -> None:
         """Crashes that happened before the stop but were never looked at belong in the report."""
@@ -282,17 +302,12 @@ class Supervisor:
                 break
             if isinstance(event, ChildDown):
                 unseen.append(event)
-            else:
-                self._unseen(event)
         for event in unseen:
             slot = self.owner.children.get(event.id)
             if isinstance(event.exit, Crashed) and slot is not None:
                 late = LateError(path=slot.path, error=event.exit.error)
                 if late not in self.core.late_errors:
                     self.core.late_errors.append(late)
-
-    def _unseen(self, event: PlanEvent) -> None:
-        """A request that nobody will serve any more."""
 
     def _slot(self, id_: str) -> Slot:
         return self.owner.children[id_]
@@ -304,7 +319,12 @@ class Supervisor:
         """Only children added at run time can be refused."""
 
     def _final_for(self, slot: Slot) -> bool:
-        return self._plan.slots[slot.spec.id].leaving
+        """Whether the slot ends for good with this stop."""
+        return self.final if self.stopping else self._is_leaving(slot)
+
+    def _is_leaving(self, slot: Slot) -> bool:
+        plan_slot = self._plan.slots.get(slot.spec.id)
+        return plan_slot is not None and plan_slot.leaving
 
     def _grace_of(self, slot: Slot) -> float:
         return slot.spec.shutdown.grace_s

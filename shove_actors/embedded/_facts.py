@@ -92,5 +92,7 @@ class ServerFacts:
         return self._child
 
     def __repr__(self) -> str:
+        if not hasattr(self, "_launch"):
+            return f"<{type(self).__name__} not entered>"
         state = f"pid {self.pid}" if self.running else "not running"
         return f"<{type(self).__name__} {self.url} {state}>"

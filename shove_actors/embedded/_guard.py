@@ -14,7 +14,7 @@ No gap is left at the start: the server is started through a gate, a shell that 
 on a pipe of its own before it becomes the server (`exec` keeps the pid). The line is sent after
 the guard knows the pid. If this process dies in between, the gate reads end-of-file and leaves.
 
-The guard and the gate are sessions of their own, so Ctrl-C in a terminal reaches neither: the
+The guard and the gate are apart from the terminal (setsid), so Ctrl-C there reaches neither: the
 program decides when its server ends. Children that this process makes by a bare `fork()` (without
 `exec`) inherit the pipe and so delay the guard until they have ended too.
 
@@ -25,20 +25,22 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import subprocess
 
 _log = logging.getLogger("shove_actors.embedded")
 
-# Each line read is the pid of the present server; an empty line says that there is none. After a
-# kill the directory is removed only once the server is gone, or it might write into it again. The
-# wait is bounded because an init that does not reap leaves a zombie for which `kill -0` succeeds.
+# Each line read is the pid of the present server, which is also the number of its process group;
+# an empty line says that there is none. After a kill the directory is removed only once the server
+# is gone, or it might write into it again. The wait is bounded because an init that does not reap
+# leaves a zombie, which still counts. `kill -s` is the form that every shell takes with a group.
 _GUARD_SCRIPT = """
 pid=
 while IFS= read -r line; do pid=$line; done
 if [ -n "$pid" ]; then
-    kill -KILL "$pid"
+    kill -s KILL -- "-$pid"
     tries=0
-    while [ "$tries" -lt 40 ] && kill -0 "$pid"; do sleep 0.05; tries=$((tries + 1)); done
+    while [ "$tries" -lt 40 ] && kill -s 0 -- "-$pid"; do sleep 0.05; tries=$((tries + 1)); done
 fi
 rm -rf -- "$1"
 """
@@ -49,6 +51,14 @@ _GATE_SCRIPT = 'IFS= read -r go && exec "$@" </dev/null'
 def gated(command: list[str]) -> list[str]:
     """The command line that waits for a line on its standard input and then becomes `command`."""
     return ["/bin/sh", "-c", _GATE_SCRIPT, "sh", *command]
+
+
+def kill_group(pid: int) -> None:
+    """Kills a gated process that has not been reaped, and what it started if it is a script."""
+    try:
+        os.killpg(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # ended, and not reaped yet
 
 
 class Guard:

@@ -62,6 +62,10 @@ class Launch:
         self.scheme = "nats"
         try:
             self.private_dir = Path(tempfile.mkdtemp(prefix="shove-nats-"))
+        except BaseException:
+            self._reservation.close()
+            raise
+        try:
             self.log_path = self.private_dir / "server.log"
             self.store_dir = (
                 Path(store_dir).absolute() if store_dir is not None else self.private_dir / "store"
@@ -70,6 +74,7 @@ class Launch:
             self.guard = Guard(str(self.private_dir))
         except BaseException:
             self._reservation.close()
+            shutil.rmtree(self.private_dir, ignore_errors=True)
             raise
         try:
             if config is not None:

@@ -1,4 +1,4 @@
-"""A server for code outside Trio: session fixtures, benchmarks, child processes of a demo."""
+"""A server for code outside Trio: test fixtures, benchmarks, child processes of a demo."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from functools import partial
 from types import TracebackType
 
 from shove_actors._errors import EmbeddedServerError
 
 from ._facts import ServerFacts
-from ._guard import Gate
+from ._guard import Gate, kill_group
 from ._launch import Launch
 
 # How often a starting server is looked at. It takes about 30 ms to start.
@@ -47,7 +48,8 @@ class ServerProcess(ServerFacts):
         startup_timeout: float = 10.0,
         binary: str | os.PathLike[str] | None = None,
     ) -> None:
-        launch = Launch(
+        self._prepare = partial(
+            Launch,
             store_dir=store_dir,
             port=port,
             config=config,
@@ -57,11 +59,12 @@ class ServerProcess(ServerFacts):
             name=name,
             binary=binary,
         )
-        super().__init__(launch)
         self._startup_timeout_s = startup_timeout
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> ServerProcess:
+        # Only here, so that an object that is never entered holds nothing.
+        super().__init__(self._prepare())
         try:
             self._start()
         except BaseException:
@@ -81,7 +84,8 @@ class ServerProcess(ServerFacts):
         """Ends the server at once (SIGKILL) and reaps it, as a crash would. Nothing is lost that
         the server had written. Harmless when it is not running."""
         if self._process is not None:
-            self._process.kill()
+            if self._process.poll() is None:
+                kill_group(self._process.pid)
             self._reap()
 
     def terminate(self, timeout: float = GRACE_S) -> None:
@@ -93,7 +97,7 @@ class ServerProcess(ServerFacts):
         try:
             self._process.wait(timeout)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            kill_group(self._process.pid)
         self._reap()
 
     def restart(self) -> None:

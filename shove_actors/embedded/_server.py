@@ -26,7 +26,7 @@ import trio
 from shove_actors._errors import EmbeddedServerError, UsageError
 
 from ._facts import ServerFacts
-from ._guard import Gate
+from ._guard import Gate, kill_group
 from ._launch import Launch
 from ._process import GRACE_S, POLL_INTERVAL_S
 
@@ -135,7 +135,8 @@ class EmbeddedServer(ServerFacts):
                 with trio.move_on_after(grace_s):
                     await process.wait()
         finally:
-            process.kill()
+            if process.poll() is None:
+                kill_group(process.pid)
             with trio.CancelScope(shield=True):
                 await process.wait()
             self._launch.guard.protect(None)

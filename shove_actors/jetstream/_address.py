@@ -85,13 +85,14 @@ def split_urls(value: object) -> list[str] | Problem:
         return urls
     if not isinstance(value, Sequence) or isinstance(value, (bytes, bytearray)):
         return Problem(
-            f"{_FIELD} is of type {type(value).__name__}; give a URL, a comma-separated string of URLs, "
-            "or a list of URLs"
+            f"{_FIELD} is of type {type(value).__name__}; give a URL, a comma-separated string of "
+            "URLs, or a list of URLs"
         )
     for number, item in enumerate(value, start=1):
         if not isinstance(item, str):
             return Problem(
-                f"{_FIELD}: entry {number} is of type {type(item).__name__}; every entry must be a string"
+                f"{_FIELD}: entry {number} is of type {type(item).__name__}; "
+                "every entry must be a string"
             )
     return list(value)
 
@@ -121,7 +122,7 @@ def raw_userinfo(url: str) -> str:
 
 def parse_url(url: str) -> ServerAddress | Problem:
     """One server; a problem reads on from the name of the field."""
-    text = url.strip().rstrip("/")
+    text = url.strip()
     if not text:
         return Problem("is empty; give a server, such as nats://host:4222")
     scheme, separator, rest = text.partition("://")
@@ -135,7 +136,7 @@ def parse_url(url: str) -> ServerAddress | Problem:
         )
     if scheme not in _SCHEMES:
         return Problem("has an unknown scheme; use nats://, tls:// or nats+tls://")
-    userinfo, at, location = rest.rpartition("@")
+    userinfo, at, location = rest.rstrip("/").rpartition("@")
     host_and_port = _host_and_port(location)
     if isinstance(host_and_port, Problem):
         return host_and_port

@@ -16,13 +16,14 @@ from dataclasses import KW_ONLY, dataclass, field, fields, replace
 
 from shove_actors._errors import ConfigError
 
-from ._address import ServerAddress, parse_servers, parse_url, raw_userinfo, split_urls
+from ._address import ServerAddress as ServerAddress
+from ._address import parse_servers, parse_url, raw_userinfo, split_urls
 from ._config_checks import check_settings
 from ._credentials import check_creds_file, check_seed
 from ._events import ConnectionEvent
 from ._problem import Problem
 from ._redact import MASK, redact
-from ._resolved import Resolved
+from ._resolved import Resolved as Resolved
 from ._tls import build_context
 
 ConnectionCallback = Callable[[ConnectionEvent], object]

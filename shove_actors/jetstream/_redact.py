@@ -8,8 +8,8 @@ Two rules, and both err on the side of removing too much:
 * every given secret goes wherever it stands, also percent-encoded (as in a URL), escaped (as in a
   `repr` or in JSON).
 
-Every occurrence of every form is marked first and what is marked is replaced afterwards, so that
-secrets which contain or overlap each other leave no rest.
+Everything to remove is marked in the original text first and replaced afterwards, so that secrets
+which contain or overlap each other, or a URL, leave no rest.
 Tests: `test_pc131_text`, the properties in `tests/jetstream/test_config.py`.
 """
 
@@ -22,8 +22,7 @@ from functools import lru_cache
 
 MASK = "***"
 
-# A word that contains `://`; what follows the first one is looked at by hand.
-_WORD_WITH_URL = re.compile(r"\S*://\S*")
+_WORD = re.compile(r"\S+")
 # A list of URLs is split only where the next one clearly begins.
 _NEXT_URL = re.compile(r"(?<=[,;|])(?=(?:nats|tls|nats\+tls|wss?|https?)://)", re.IGNORECASE)
 
@@ -35,22 +34,31 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
 
     Empty secrets are ignored. Never raises.
     """
-    if "://" in text:
-        text = _WORD_WITH_URL.sub(lambda match: _redact_word(match.group()), text)
-    marked = sorted(
-        span for secret in set(secrets) if secret for span in _occurrences(secret, text)
-    )
+    marked = list(_userinfo(text)) if "://" in text else []
+    for secret in set(secrets):
+        if secret:
+            marked += _occurrences(secret, text)
     if not marked:
         return text
     pieces: list[str] = []
     kept_from, end = 0, -1
-    for start, stop in marked:
+    for start, stop in sorted(marked):
         if start > end:
             pieces += (text[kept_from:start], MASK)
         end = max(end, stop)
         kept_from = end
     pieces.append(text[kept_from:])
     return "".join(pieces)
+
+
+def _userinfo(text: str) -> Iterator[tuple[int, int]]:
+    for word in _WORD.finditer(text):
+        begin = word.start()
+        for part in _NEXT_URL.split(word.group()):
+            scheme, last_at = part.find("://"), part.rfind("@")
+            if 0 <= scheme < last_at:
+                yield begin + scheme + 3, begin + last_at
+            begin += len(part)
 
 
 def _occurrences(secret: str, text: str) -> Iterator[tuple[int, int]]:
@@ -75,13 +83,3 @@ def _plain_or_encoded(character: str) -> str:
 def _hex(digit: int) -> str:
     lower = f"{digit:x}"
     return lower if lower.isdigit() else f"[{lower}{lower.upper()}]"
-
-
-def _redact_word(word: str) -> str:
-    return "".join(_redact_url(part) for part in _NEXT_URL.split(word))
-
-
-def _redact_url(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    _, at, host = rest.rpartition("@")
-    return f"{scheme}{separator}{MASK}@{host}" if at else url

@@ -18,8 +18,8 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import msgspec
 
@@ -41,6 +41,7 @@ _SAFE = re.compile(
 _PLACE = re.compile(r" - at `(\$[^`]*)`$")
 
 
+@final
 class JsonCodec(Generic[M]):
     """JSON for dataclasses, msgspec Structs, TypedDicts, NamedTuples, builtins and pydantic models.
 
@@ -66,6 +67,11 @@ class JsonCodec(Generic[M]):
             encode, decode = _msgspec_functions(message_type)
         self._encode = encode
         self._decode = decode
+
+    @property
+    def functions(self) -> tuple[Callable[[M], bytes], Callable[[bytes], M]]:
+        """`encode` and `decode` without the method call around them, for a hot path to bind."""
+        return self._encode, self._decode
 
     def encode(self, message: M, /) -> bytes:
         return self._encode(message)
@@ -94,7 +100,7 @@ def _msgspec_functions(
     try:
         info = msgspec.inspect.type_info(message_type)
         read = msgspec.json.Decoder(message_type).decode
-        floats = _can_hold_floats(info)
+        floats, float_keys = _float_use(info)
     except UsageError:
         raise
     except Exception as exc:
@@ -107,7 +113,9 @@ def _msgspec_functions(
     def encode(message: M) -> bytes:
         try:
             payload = write(message)
-            bad = floats and b"null" in payload and _non_finite(msgspec.to_builtins(message))
+            # As a key, NaN is written as "nan": a type with such keys is always walked.
+            suspect = float_keys or (floats and b"null" in payload)
+            bad = suspect and _non_finite(msgspec.to_builtins(message))
         except Exception as exc:
             problem = _write_problem(exc)
         else:
@@ -168,12 +176,13 @@ _LEAVES_WITHOUT_FLOATS = (
 )
 
 
-def _can_hold_floats(info: msgspec.inspect.Type) -> bool:
-    """Whether a value of the type may hold a float; refuses types JSON cannot be decoded to.
+def _float_use(info: msgspec.inspect.Type) -> tuple[bool, bool]:
+    """Whether a value of the type may hold a float, and whether it may as a mapping's key.
 
-    Walks the whole type, recursive types once.
+    Walks the whole type, recursive types once. Refuses types that JSON cannot be decoded to.
     """
     found = False
+    as_key = False
     seen: set[int] = set()
     waiting: list[object] = [info]
     while waiting:
@@ -189,6 +198,10 @@ def _can_hold_floats(info: msgspec.inspect.Type) -> bool:
             )
         if isinstance(item, msgspec.inspect.Type):
             # A type without parts that is not in the list above (float, Any, raw, extension).
+            if isinstance(item, msgspec.inspect.DictType):
+                key = item.key_type
+                kinds = key.types if isinstance(key, msgspec.inspect.UnionType) else (key,)
+                as_key = as_key or any(isinstance(k, msgspec.inspect.FloatType) for k in kinds)
             parts = [getattr(item, field) for field in item.__struct_fields__]
             nested = [p for p in parts if isinstance(p, (msgspec.inspect.Type, tuple))]
             found = found or not nested
@@ -197,7 +210,7 @@ def _can_hold_floats(info: msgspec.inspect.Type) -> bool:
             waiting.append(item.type)
         elif isinstance(item, tuple):
             waiting.extend(item)
-    return found
+    return found, as_key
 
 
 def _non_finite(value: object) -> bool:
@@ -208,8 +221,8 @@ def _non_finite(value: object) -> bool:
         if isinstance(item, float):
             if not math.isfinite(item):
                 return True
-        elif isinstance(item, Mapping):
-            waiting.extend(item.keys())
+        elif isinstance(item, dict):
+            waiting.extend(item)
             waiting.extend(item.values())
         elif isinstance(item, (list, tuple, set, frozenset)):
             waiting.extend(item)

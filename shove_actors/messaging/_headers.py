@@ -135,24 +135,20 @@ def encode_headers(headers: Mapping[str, str]) -> bytes:
             return b"NATS/1.0\r\n" + lines.encode("utf-8", "surrogateescape") + b"\r\n"
         except UnicodeEncodeError:
             pass
-    raise HeaderError(_first_bad(headers))
+    bad = next((name for name, value in headers.items() if not _writable(name, value)), "")
+    raise HeaderError(
+        f"header {shown(str(bad))} cannot be written: control characters, lone surrogates and "
+        "white space at the ends of a name or value would not survive"
+    )
 
 
-def _first_bad(headers: Mapping[str, str]) -> str:
-    for name, value in headers.items():
-        line = f"{name}: {value}\r\n"
-        good = line.count("\n") == 1 and _BLOCK.fullmatch(line) is not None
-        if good:
-            try:
-                line.encode("utf-8", "surrogateescape")
-            except UnicodeEncodeError:
-                good = False
-        if not good:
-            return (
-                f"header {shown(str(name))} cannot be written: control characters, lone "
-                "surrogates and white space at the ends of a name or value would not survive"
-            )
-    return "the headers cannot be written"
+def _writable(name: str, value: str) -> bool:
+    line = f"{name}: {value}\r\n"
+    try:
+        line.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return line.count("\n") == 1 and _BLOCK.fullmatch(line) is not None
 
 
 def decode_headers(raw: bytes) -> dict[str, str]:

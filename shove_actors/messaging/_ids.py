@@ -10,9 +10,11 @@ else. But the original is acknowledged on the strength of the answer, so *a dupl
 prove that this copy is stored*. `{id}-r1` alone does not: when a caller publishes id X, it is
 retried, and X is published again inside the hold stream's window and retried too, the second
 `X-r1` is answered as a duplicate of the first, and the message is acknowledged although no copy of
-it exists (PC-049). An id made from a sequence alone has the same hole after a stream has been deleted
-and created again, when sequences start over. Stream sequence *and* store time name one stored copy
-and no other, so the only thing that can be answered as a duplicate is the very same copy.
+it exists (PC-049). An id made from a sequence alone has the same hole after a stream has been
+deleted and created again, when sequences start over. Stream sequence *and* store time name one
+stored copy and no other, so the only thing that can be answered as a duplicate is the very same
+copy.
+
 Ids absent from foreign messages are derived from the stream and the sequence, never from nothing
 (PC-050). The logical id travels in its own header, so ids do not grow from hop to hop (SW-08).
 

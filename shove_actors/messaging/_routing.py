@@ -138,18 +138,18 @@ def before_handling(facts: DeliveryFacts, topology: Topology, limits: Limits) ->
     lease, each time: it is given up with reason `crashed`.
     """
     used = redeliveries(facts.num_delivered, facts.returned)
-    if used and retries_by_nak(topology):
+    if not used:
+        # A first delivery has not crashed anything, whatever its header says.
+        return None
+    if retries_by_nak(topology):
         used += facts.retry_count
-    # `used` is 0 on a first delivery whatever the header says: that copy has not crashed anything.
     if used > limits.max_redeliveries:
         detail = f"delivered {facts.num_delivered} times without an outcome"
         return give_up(topology, DeathReason.CRASHED, "crash", detail)
     return None
 
 
-def route(
-    outcome: Outcome, facts: DeliveryFacts, topology: Topology, limits: Limits
-) -> Verdict:
+def route(outcome: Outcome, facts: DeliveryFacts, topology: Topology, limits: Limits) -> Verdict:
     """The verdict for `outcome`; see the table above. Pure, total, never raises."""
     if isinstance(outcome, AckOutcome):
         return _ACK

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, NoReturn, TypeVar, cast, get_origin, is_typeddict
+from types import UnionType
+from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast, get_origin, is_typeddict
 
-from shove_actors._errors import CodecError, DecodeError, EncodeError, UsageError
+from shove_actors._errors import DecodeError, EncodeError, UsageError
 
 from ._codec import RAW, Codec
 from ._codec_json import JsonCodec, type_name
@@ -55,8 +56,11 @@ class Topic(Generic[M]):
         put(self, "codec", codec)
         # Once per topic instead of once per message: which class to check, which functions to call.
         put(self, "_checked", _checked_class(message_type))
-        put(self, "_encode", getattr(codec, "_encode", None) or codec.encode)
-        put(self, "_decode", getattr(codec, "_decode", None) or codec.decode)
+        encode, decode = codec.encode, codec.decode
+        if isinstance(codec, JsonCodec):
+            encode, decode = codec.functions
+        put(self, "_encode", _without_bool(encode) if message_type in (int, float) else encode)
+        put(self, "_decode", decode)
 
     def _check_order(self, topology: Topology) -> None:
         if topology.sequenced:
@@ -84,7 +88,7 @@ class Topic(Generic[M]):
             )
         try:
             payload = self._encode(message)
-        except CodecError:
+        except EncodeError:
             raise
         except Exception as exc:
             problem = type(exc).__name__
@@ -166,11 +170,24 @@ class SequencedTopic(Topic[M]):
         return shard_of(key, self.topology.routing_shards)
 
 
+def _without_bool(encode: Callable[[M], bytes]) -> Callable[[M], bytes]:
+    # `True` is an int to isinstance, is written as `true`, and never decodes as a number again.
+    def encode_number(message: M) -> bytes:
+        if isinstance(message, bool):
+            raise EncodeError("a bool is not a number in JSON: use a topic of bool, or int(...)")
+        return encode(message)
+
+    return encode_number
+
+
 def _checked_class(message_type: Any) -> type | tuple[type, ...] | None:
     """What `isinstance` can check of a message type; None when it can check nothing."""
     origin = get_origin(message_type)
     if origin is not None:
-        # `dict[str, int]`: the container, the rest is the codec's. `X | Y`, `Annotated`: nothing.
+        # `dict[str, int]`: the container, the rest is the codec's. Others (`X | Y`, `Annotated`,
+        # `Literal`) have an origin that is no container, although some of them are classes.
+        if origin in (UnionType, Annotated):
+            return None
         message_type = origin
     if message_type is float:
         return (float, int)  # as type checkers have it

@@ -232,7 +232,7 @@ class Topology:
         """
         return self.subjects or self._shard_subjects or (self.queue,)
 
-    @property
+    @cached_property
     def default_subject(self) -> str | None:
         """Where a message goes when the call names no subject: the first literal one.
 

@@ -21,10 +21,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from shove_actors.messaging import Retention
+from shove_actors.messaging._subjects import matches
 
 from ._stream import StoredMessage, Stream
-from ._subjects import matches
 from ._timers import Timers
 
 
@@ -44,8 +43,6 @@ class Puller(Protocol):
     def arrive(self, message: StoredMessage, num_delivered: int) -> None:
         """On the server's side of the link; must not call back into the durable."""
         ...
-
-    def durable_gone(self) -> None: ...
 
 
 class PullRequest:
@@ -196,7 +193,7 @@ class Durable:
         entry.delayed = False
         self._redeliver.append(sequence)
 
-    def forget_delays(self, now: float) -> None:
+    def forget_delays(self) -> None:
         """Messages that wait out a delayed nak come back at once."""
         for sequence, entry in self.pending.items():
             if entry.delayed:
@@ -261,7 +258,3 @@ class Durable:
                 self.pending[sequence] = _Pending()
                 return message
         return None
-
-    @property
-    def deletes_on_ack(self) -> bool:
-        return self.stream.settings.retention is Retention.WORK_QUEUE

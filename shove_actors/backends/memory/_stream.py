@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from shove_actors._errors import StreamFull
+from shove_actors.backends._port import Stored
 from shove_actors.messaging import Retention, Storage
+from shove_actors.messaging._subjects import matches
 
-from .._port import Stored
-from ._subjects import matches
 from ._timers import Timers
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class StreamSettings:
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message of a stream. `stored_at` is seconds of the server's clock."""
+    """One message of a stream. `stored_at` is on the server's clock (seconds)."""
 
     sequence: int
     subject: str
@@ -92,7 +92,7 @@ class Stream:
         self._timers = timers
         self._touch = touch
         self._ids: dict[bytes, int] = {}
-        self._id_times: deque[tuple[float, bytes]] = deque()
+        self._id_times: deque[tuple[float, bytes, int]] = deque()
 
     def __repr__(self) -> str:
         return f"<Stream {self.settings.name} holding {len(self.messages)} messages>"
@@ -215,12 +215,15 @@ class Stream:
 
     def _remember_id(self, identity: bytes, sequence: int, stored_at: float) -> None:
         self._ids[identity] = sequence
-        self._id_times.append((stored_at, identity))
+        self._id_times.append((stored_at, identity, sequence))
 
     def _forget_ids(self, now: float) -> None:
         oldest = now - self.settings.duplicate_window_s
         while self._id_times and self._id_times[0][0] <= oldest:
-            del self._ids[self._id_times.popleft()[1]]
+            _, identity, sequence = self._id_times.popleft()
+            # After a restart the same id may be remembered from two stored messages.
+            if self._ids.get(identity) == sequence:
+                del self._ids[identity]
 
     def restarted(self, now: float) -> None:
         """Only what is stored can be remembered: the ids of acknowledged messages are gone."""

@@ -20,17 +20,19 @@ DEFAULT_EPOCH_NS = 1_767_225_600 * 1_000_000_000
 
 
 class ServerClock:
-    """Seconds since the server was first used, on Trio's clock.
+    """Trio's clock of the run in which the server was first used.
 
     A server outlives its backends and may outlive a `trio.run`, whose clock starts anywhere. The
-    time of the next run continues where the last one was seen, so it never goes back.
+    time of the next run continues where the last one was seen, so it never goes back. In the
+    first run nothing is added and nothing rounded: a deadline is reached exactly.
     """
 
-    __slots__ = ("_epoch_ns", "_last", "_shift", "_token")
+    __slots__ = ("_epoch_ns", "_last", "_shift", "_start", "_token")
 
     def __init__(self, epoch_ns: int) -> None:
         self._epoch_ns = epoch_ns
         self._last = 0.0
+        self._start = 0.0
         self._shift = 0.0
         self._token: trio.lowlevel.TrioToken | None = None
 
@@ -38,13 +40,25 @@ class ServerClock:
         time = trio.current_time()
         token = trio.lowlevel.current_trio_token()
         if token is not self._token:
+            if self._token is None:
+                self._start = time
+            else:
+                self._shift = self._last - time
             self._token = token
-            self._shift = self._last - time
         self._last = time + self._shift
         return self._last
 
     def now_ns(self) -> int:
-        return self._epoch_ns + round(self.now() * 1e9)
+        return self._epoch_ns + round((self.now() - self._start) * 1e9)
+
+    @property
+    def slack(self) -> float:
+        """How early something may happen in a later run, where moments are rounded.
+
+        Without it a task could wake for a deadline that its rounded clock never quite reaches,
+        and under a clock that stands still it would do so for ever.
+        """
+        return 1e-6 if self._shift else 0.0
 
     def in_trio(self, moment: float) -> float:
         """A moment of this clock as Trio time of the current run."""

@@ -1,0 +1,341 @@
+"""The port over the model: one backend is one process that is connected to a server.
+
+`run` is the backend's one task. It carries the server's work on (`MemoryServer.serve`), then
+takes in what has arrived for this process, then sleeps until it is rung or something is due.
+Publishes are stored inside `post`, but answered from that task: the caller may not be ready for
+`done` yet.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import trio
+
+from shove_actors._errors import (
+    BrokerClosed,
+    ConnectionError,
+    MessageTooLarge,
+    NotConnected,
+    PublishUnknown,
+    RequestTimeout,
+    ShoveError,
+    TopicNotDeclared,
+)
+from shove_actors.backends._port import BackendEvent, Backlog, Capabilities, LaneSpec, Post, Stored
+from shove_actors.messaging import Topology
+
+from ._declare import declare
+from ._durable import Durable
+from ._lane import MemoryLane, durable_settings
+from ._link import Link
+from ._server import MemoryServer
+
+_logger = logging.getLogger("shove_actors.backends.memory")
+
+CAPABILITIES = Capabilities(name="memory", durable=False, virtual_time=True)
+
+#: How long a request, or the flush on leaving, waits for a stalled link.
+REQUEST_LIMIT_S = 5.0
+
+
+class MemoryBackend:
+    """Implements `Backend`. Made by `MemoryConfig.create_backend`; `run` connects it."""
+
+    def __init__(
+        self, server: MemoryServer, *, name: str | None, max_payload: int, ack_timeout_s: float
+    ) -> None:
+        self.server = server
+        self.name = name if name is not None else server.new_name()
+        self.link = Link(self.ring)
+        self._max_payload = min(max_payload, server.max_payload)
+        self._ack_timeout_s = ack_timeout_s
+        self._lanes: dict[MemoryLane, None] = {}
+        self._listeners: list[Callable[[BackendEvent], None]] = []
+        #: Sent, not answered yet; with the Trio time at which waiting for the answer ends.
+        self._flying: dict[Post, float] = {}
+        #: Decided on this side of the link.
+        self._answers: deque[tuple[Post, Stored | Exception]] = deque()
+        self._running = False
+        self._was_connected = False
+        self._close_asked = trio.Event()
+        self._close_deadline = math.inf
+        self._closed = False
+        self._rung = False
+        self._bell = trio.lowlevel.ParkingLot()
+
+    def __repr__(self) -> str:
+        return f"<MemoryBackend {self.name}{'' if self.connected else ', not connected'}>"
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    @property
+    def max_payload(self) -> int:
+        return self._max_payload
+
+    @property
+    def connected(self) -> bool:
+        return self.link.connected and not self.link.dead and not self._closed
+
+    async def wait_connected(self) -> None:
+        await trio.lowlevel.checkpoint()
+        while not self.connected:
+            if self._closed:
+                raise ConnectionError(f"backend {self.name!r} is closed")
+            await self.link.wait_flowing()
+
+    def now_ns(self) -> int:
+        return self.server.now_ns()
+
+    def listen(self, listener: Callable[[BackendEvent], None]) -> None:
+        self._listeners.append(listener)
+
+    def emit(self, kind: str, detail: str = "", **fields: object) -> None:
+        event = BackendEvent(kind=kind, detail=detail, fields=fields)
+        for listener in list(self._listeners):
+            try:
+                listener(event)
+            except Exception:
+                self._listeners.remove(listener)
+                _logger.exception("a backend listener raised and was removed")
+
+    # ---------------------------------------------------------------------- publishing
+
+    def post(self, batch: Sequence[Post]) -> None:
+        if self._closed:
+            raise BrokerClosed(f"backend {self.name!r} is closed: publish before leaving its block")
+        now = trio.current_time()
+        for post in batch:
+            if post.size > self._max_payload:
+                self._answers.append(
+                    (
+                        post,
+                        MessageTooLarge(
+                            f"{post.size} bytes with headers exceed max_payload "
+                            f"{self._max_payload}: send less, or raise max_payload on the server"
+                        ),
+                    )
+                )
+                continue
+            self._flying[post] = min(post.deadline, now + self._ack_timeout_s)
+            if not self.link.send(partial(self._store, post)) and not self.link.dead:
+                del self._flying[post]
+                self._answers.append((post, NotConnected("not connected: nothing was sent")))
+        if self._running:
+            self.ring()
+        elif self._answers:
+            # Between two runs there is no task to answer from, and `done` may not be called here.
+            trio.lowlevel.current_trio_token().run_sync_soon(self._report_answers)
+
+    def _store(self, post: Post) -> None:
+        result: Stored | Exception
+        try:
+            result = self.server.publish(post.subject, post.payload, post.header_block)
+        except ShoveError as error:
+            result = error
+        else:
+            if self.server.faults.hits("drop_puback"):
+                return
+        self.link.deliver(partial(self._answered, post, result))
+
+    def _answered(self, post: Post, result: Stored | Exception) -> None:
+        if self._flying.pop(post, None) is not None:
+            post.done(post, result)
+
+    def _answer_unknown(self, posts: Sequence[Post], why: str) -> None:
+        for post in posts:
+            del self._flying[post]
+            self._answers.append((post, PublishUnknown(f"{why}: it may or may not be stored")))
+
+    async def diagnose(self, subject: str) -> Exception:
+        try:
+            await self._reach_server()
+        except ConnectionError as error:
+            return NotConnected(str(error))
+        except RequestTimeout as error:
+            return error
+        if self.server.stream_for(subject) is None:
+            return TopicNotDeclared(
+                f"no stream takes subject {subject!r}: declare its topic first (`broker.declare`)"
+            )
+        return PublishUnknown(f"no acknowledgement came for subject {subject!r}")
+
+    # ------------------------------------------------------------------------ topology
+
+    async def declare(self, topologies: Sequence[Topology]) -> None:
+        await self._reach_server()
+        declare(self.server, topologies)
+
+    async def open_lane(self, spec: LaneSpec) -> MemoryLane:
+        await self._reach_server()
+        durable = self.server.open_durable(spec.stream, durable_settings(spec))
+        lane = MemoryLane(self, spec, durable)
+        self._lanes[lane] = None
+        lane.start()
+        return lane
+
+    async def backlog(self, stream: str, durable: str) -> Backlog | None:
+        await self._reach_server()
+        self.server.advance()
+        holder = self.server.streams.get(stream)
+        found = None if holder is None else holder.durables.get(durable)
+        if found is None:
+            return None
+        return Backlog(
+            pending=found.unread, ack_pending=len(found.pending), redelivered=found.redelivered
+        )
+
+    async def _reach_server(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise BrokerClosed(f"backend {self.name!r} is closed")
+        if not self.link.connected and not self.link.dead:
+            raise ConnectionError(f"backend {self.name!r} is not connected")
+        with trio.move_on_after(math.inf if self.link.dead else REQUEST_LIMIT_S):
+            await self.link.wait_flowing()
+            if self._closed:
+                raise BrokerClosed(f"backend {self.name!r} was closed")
+            return
+        raise RequestTimeout(f"the server did not answer within {REQUEST_LIMIT_S:g} s")
+
+    # ------------------------------------------------------------------------ its task
+
+    def ring(self) -> None:
+        self._rung = True
+        self._bell.unpark_all()
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Connects at once and serves until `close`; then flushes, for at most 5 s, and returns.
+
+        Cancelled, it disconnects without a flush; run again, it connects again and its lanes go
+        on. Raises `ConfigError` when another open backend of the server has its name, and
+        `BrokerClosed` after `close`. Of a crashed process nothing runs on: `run` waits for
+        `close` (or to be cancelled), so that no supervisor brings it back to life.
+        """
+        if self._closed:
+            raise BrokerClosed(f"backend {self.name!r} is closed: make another one")
+        if not self.link.dead:
+            self.server.attach(self)
+            self._running = True
+            self.link_restored()
+        task_status.started()
+        try:
+            await self._serve()
+            await self._close_asked.wait()
+        finally:
+            self._running = False
+            self._leave()
+
+    async def _serve(self) -> None:
+        while not self.link.dead:
+            self.server.serve()
+            # What `serve` rang for is taken in right now.
+            self._rung = False
+            self.link.drain()
+            self._expire_posts()
+            self._report_answers()
+            if self._rung:
+                await trio.lowlevel.checkpoint()
+                continue
+            busy = self._flying or self.link.waiting
+            if self._close_asked.is_set() and (
+                not busy or trio.current_time() >= self._close_deadline
+            ):
+                return
+            deadline = min(
+                self.server.next_due(),
+                self._close_deadline,
+                min(self._flying.values(), default=math.inf),
+            )
+            with trio.CancelScope(deadline=deadline):
+                await self._bell.park()
+
+    def _expire_posts(self) -> None:
+        if self._flying:
+            now = trio.current_time()
+            late = [post for post, deadline in self._flying.items() if deadline <= now]
+            self._answer_unknown(late, "no acknowledgement came in time")
+
+    def _report_answers(self) -> None:
+        while self._answers:
+            post, result = self._answers.popleft()
+            post.done(post, result)
+
+    def close(self) -> None:
+        if not self._close_asked.is_set():
+            self._close_asked.set()
+            if self._running:
+                self._close_deadline = trio.current_time() + REQUEST_LIMIT_S
+                self.ring()
+            else:
+                self._leave()
+
+    def _leave(self) -> None:
+        """The end of a run: for good after `close`, else until the next one."""
+        if not self._close_asked.is_set():
+            self.link_cut()
+            self._report_answers()
+            self.server.detach(self)
+            return
+        if self._closed:
+            return
+        self._closed = True
+        self._answer_unknown(list(self._flying), "closed before the acknowledgement came")
+        self._report_answers()
+        self.link.leave()
+        for lane in list(self._lanes):
+            lane.left()
+        self._lanes.clear()
+        self.server.detach(self)
+        self.emit("closed")
+
+    # --------------------------------------------------------------- told by the server
+
+    def link_cut(self) -> None:
+        if not self.link.connected:
+            return
+        self.link.cut()
+        self._answer_unknown(list(self._flying), "the connection broke before the acknowledgement")
+        for lane in self._lanes:
+            lane.link_cut()
+        self.emit("disconnected")
+        self.ring()
+
+    def link_restored(self) -> None:
+        if self.link.connected or self.link.dead:
+            return
+        self.link.restore()
+        for lane in list(self._lanes):
+            lane.link_restored()
+        if self._was_connected:
+            self.emit("reconnected")
+        self._was_connected = True
+        self.ring()
+
+    def crash(self) -> None:
+        self._flying.clear()
+        self._answers.clear()
+        self._listeners.clear()
+        self.link.kill()
+        for lane in list(self._lanes):
+            lane.crashed()
+        self.server.detach(self)
+
+    def stream_created(self, name: str) -> None:
+        for lane in list(self._lanes):
+            if lane.spec.stream == name:
+                self.link.deliver(lane.stream_created)
+
+    def durable_gone(self, durable: Durable) -> None:
+        for lane in list(self._lanes):
+            if lane.durable is durable:
+                self.link.deliver(lane.durable_gone)
+
+    def lane_retired(self, lane: MemoryLane) -> None:
+        self._lanes.pop(lane, None)

@@ -1,0 +1,355 @@
+"""A lane: the deliveries of one durable to one process.
+
+Credit is counted here and nowhere else: what is held plus what is asked for never exceeds it, and
+a message that arrives beyond it (the credit shrank meanwhile) is handed back unread.
+
+One stored message is in hand at most once. When the server delivers a sequence again that is
+still held, the new delivery waits behind the old one as its successor. An acknowledgement of the
+old one settles the message, since acknowledgements go by sequence, and a nak hands it back: the
+successor is dropped. Only when the old one is *forgotten*, or settled too late, does the successor
+take its place.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from shove_actors._errors import TopicNotDeclared, TopologyError, UsageError
+from shove_actors.backends._delivery import Delivery
+from shove_actors.backends._lane_buffer import LaneBuffer
+from shove_actors.backends._port import LaneSpec, LaneStatistics
+
+from ._durable import Durable, DurableSettings, PullRequest
+from ._stream import StoredMessage
+
+if TYPE_CHECKING:
+    from ._backend import MemoryBackend
+
+_logger = logging.getLogger("shove_actors.backends.memory")
+
+#: A settle is trusted only while this share of the lease has not passed; the same on NATS, where
+#: what is written now still has to reach the server.
+LEASE_SHARE = 0.95
+
+#: How long `confirm` waits for settles that are stuck in a stalled link.
+CONFIRM_LIMIT_S = 2.0
+
+
+class MemoryLane:
+    """Implements `Lane`. Made by `MemoryBackend.open_lane`."""
+
+    def __init__(self, backend: MemoryBackend, spec: LaneSpec, durable: Durable) -> None:
+        self.durable = durable
+        self._backend = backend
+        self._spec = spec
+        self._credit = spec.credit
+        self._held: dict[int, Delivery] = {}
+        self._buffer = LaneBuffer()
+        self._request = PullRequest(self)
+        self._requested = 0
+        self._received = 0
+        self._pulls = 0
+        self._closed = False
+        self._awaits_stream = False
+        self._tickets = 0
+        self._unprocessed: set[int] = set()
+        self._all_processed: trio.Event | None = None
+
+    def __repr__(self) -> str:
+        return f"<MemoryLane {self._spec.durable}: {len(self._held)} of {self._credit} held>"
+
+    @property
+    def spec(self) -> LaneSpec:
+        return self._spec
+
+    @property
+    def held(self) -> Mapping[int, Delivery]:
+        return self._held
+
+    def statistics(self) -> LaneStatistics:
+        return LaneStatistics(
+            waiting=len(self._buffer),
+            held=len(self._held),
+            requested=self._requested,
+            credit=self._credit,
+            received=self._received,
+            pulls=self._pulls,
+        )
+
+    # ----------------------------------------------------------------------- receiving
+
+    def receive_nowait(self) -> Delivery:
+        while True:
+            delivery = self._buffer.receive_nowait()
+            # Its lease may have ended while it waited here.
+            if self._held.get(delivery.sequence) is delivery:
+                return delivery
+
+    async def receive(self) -> Delivery:
+        while True:
+            delivery = await self._buffer.receive()
+            if self._held.get(delivery.sequence) is delivery:
+                return delivery
+
+    def wake_next(self) -> bool:
+        return self._buffer.wake_next()
+
+    # ------------------------------------------------------------------------- settling
+
+    def ack(self, delivery: Delivery) -> None:
+        if self._release(delivery):
+            lost = self._backend.server.faults.hits("drop_ack")
+            self._send_settle(partial(self.durable.ack, delivery.sequence), lost=lost)
+            self._released()
+
+    def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
+        if self._release(delivery):
+            self._send_nak(delivery.sequence, delay_s)
+            self._released()
+
+    def forget(self, delivery: Delivery) -> None:
+        if not delivery.settled:
+            delivery.settled = True
+            self._lose(delivery)
+
+    def _release(self, delivery: Delivery) -> bool:
+        """False: the lease has ended, so this settle is dropped (PC-020)."""
+        if delivery.settled:
+            raise UsageError(f"{delivery!r} was settled before: a delivery is settled once")
+        delivery.settled = True
+        age = trio.current_time() - delivery.leased_at
+        if delivery.lost or age > self._spec.ack_wait_s * LEASE_SHARE or not self._connected:
+            _logger.warning(
+                "the lease of %s:%d ended before it was settled; the settle is dropped and the "
+                "server delivers the message again",
+                delivery.stream,
+                delivery.sequence,
+            )
+            self._lose(delivery)
+            return False
+        delivery.successor = None
+        if self._held.get(delivery.sequence) is delivery:
+            del self._held[delivery.sequence]
+        return True
+
+    def _lose(self, delivery: Delivery) -> None:
+        """Not ours any more, and the server need not be told: the next in line takes its place."""
+        delivery.lost = True
+        successor, delivery.successor = delivery.successor, None
+        if self._held.get(delivery.sequence) is delivery:
+            del self._held[delivery.sequence]
+            if successor is not None and self._closed:
+                self._send_nak(successor.sequence, None)
+            elif successor is not None:
+                self._held[successor.sequence] = successor
+                self._buffer.push(successor)
+        self._released()
+
+    def _released(self) -> None:
+        self._refill()
+        if self._closed and not self._held:
+            # Closed, and nothing in a handler any more: the backend need not know it.
+            self._backend.lane_retired(self)
+
+    @property
+    def _connected(self) -> bool:
+        # A crashed process does not know it: what it settles goes nowhere.
+        return self._backend.link.connected or self._backend.link.dead
+
+    def renew(self, delivery: Delivery) -> None:
+        if delivery.renewing is not None or delivery.settled or not self._backend.connected:
+            return
+        if self._backend.server.faults.hits("drop_renewal"):
+            return
+        delivery.renewing = trio.current_time()
+        self._backend.link.send(partial(self._renewed, self.durable, delivery))
+
+    def _renewed(self, durable: Durable, delivery: Delivery) -> None:
+        delivery.renewing = None
+        if durable.renew(delivery.sequence, self._backend.server.now()):
+            delivery.leased_at = trio.current_time()
+
+    def _send_nak(self, sequence: int, delay_s: float | None) -> None:
+        durable, server = self.durable, self._backend.server
+        # The delay counts from the moment the server learns of it.
+        self._send_settle(lambda: durable.nak(sequence, delay_s, server.now()))
+
+    def _send_settle(self, action: Callable[[], None], *, lost: bool = False) -> None:
+        self._tickets += 1
+        ticket = self._tickets
+        self._unprocessed.add(ticket)
+        if lost:
+            return
+
+        def carried_out() -> None:
+            action()
+            self._unprocessed.discard(ticket)
+            if self._all_processed is not None and not self._unprocessed:
+                self._all_processed.set()
+
+        self._backend.link.send(carried_out)
+
+    async def confirm(self) -> bool:
+        await trio.lowlevel.checkpoint()
+        if self._unprocessed and self._backend.connected:
+            self._all_processed = trio.Event()
+            with trio.move_on_after(CONFIRM_LIMIT_S):
+                await self._all_processed.wait()
+            self._all_processed = None
+        confirmed = not self._unprocessed
+        # Reported once: what was lost is not a failure of the next confirmation.
+        self._unprocessed.clear()
+        return confirmed
+
+    # --------------------------------------------------------------------------- credit
+
+    def set_credit(self, credit: int) -> None:
+        if credit < 0:
+            raise UsageError(f"credit must be at least 0, not {credit}")
+        self._credit = credit
+        surplus = len(self._held) + self._requested - credit
+        if surplus > 0 and self._requested:
+            taken_back = min(surplus, self._requested)
+            self._requested -= taken_back
+            self._backend.link.send(partial(self.durable.reduce, self._request, taken_back))
+        self._refill()
+
+    def _refill(self) -> None:
+        missing = self._credit - len(self._held) - self._requested
+        if missing <= 0 or self._closed or self._awaits_stream:
+            return
+        if self._backend.link.send(partial(self.durable.pull, self._request, missing)):
+            self._requested += missing
+            self._pulls += 1
+
+    # ------------------------------------------------------------------------- arriving
+
+    def arrive(self, message: StoredMessage, num_delivered: int) -> None:
+        """On the server's side: the lease starts now, however long the way takes."""
+        self._backend.link.deliver(
+            partial(self._take, self.durable, message, num_delivered, trio.current_time())
+        )
+
+    def _take(
+        self, durable: Durable, message: StoredMessage, num_delivered: int, leased_at: float
+    ) -> None:
+        if durable is not self.durable:
+            return
+        self._received += 1
+        self._requested = max(0, self._requested - 1)
+        sequence = message.sequence
+        held = self._held.get(sequence)
+        if self._closed or (held is None and len(self._held) >= self._credit):
+            self._send_nak(sequence, None)
+            return
+        delivery = Delivery(
+            self,
+            message.subject,
+            message.payload,
+            message.header_block or None,
+            durable.stream.settings.name,
+            sequence,
+            num_delivered,
+            message.timestamp_ns,
+            leased_at,
+            b"",
+        )
+        if held is None:
+            self._held[sequence] = delivery
+            self._buffer.push(delivery)
+        else:
+            held.successor = delivery
+        self._refill()
+
+    # ---------------------------------------------------------------------- life cycle
+
+    def start(self) -> None:
+        self._refill()
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._backend.link.send(partial(self.durable.cancel, self._request))
+            self._requested = 0
+            for delivery in self._buffer.take_all():
+                if self._held.get(delivery.sequence) is delivery:
+                    self.nak(delivery)
+            self._buffer.end()
+            self._released()
+        await self.confirm()
+
+    def crashed(self) -> None:
+        """The process is gone; whoever still waits here waits for ever."""
+        self.durable.cancel(self._request)
+        self._buffer.take_all()
+
+    def left(self) -> None:
+        """The backend has left with this lane open: its messages come back after the ack wait."""
+        self._closed = True
+        self.crashed()
+        self._buffer.end()
+
+    def link_cut(self) -> None:
+        """The server drops requests with the connection; held messages stay held."""
+        self.durable.cancel(self._request)
+        self._request = PullRequest(self)
+        self._requested = 0
+        for delivery in self._held.values():
+            # Whatever was on its way is not any more.
+            delivery.renewing = None
+
+    def link_restored(self) -> None:
+        if self.durable.gone:
+            self.durable_gone()
+        else:
+            self._refill()
+
+    def durable_gone(self) -> None:
+        """Everything held may be handed to anybody: the leases have ended."""
+        for delivery in self._buffer.take_all():
+            delivery.settled = delivery.lost = True
+        for delivery in list(self._held.values()):
+            delivery.lost = True
+            delivery.successor = None
+            if delivery.on_lost is not None:
+                delivery.on_lost()
+        self._held.clear()
+        self._request = PullRequest(self)
+        self._requested = 0
+        self.reopen()
+
+    def stream_created(self) -> None:
+        if self._awaits_stream:
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Creates the durable anew, now or when its stream comes back."""
+        if self._closed:
+            return
+        try:
+            self.durable = self._backend.server.open_durable(
+                self._spec.stream, durable_settings(self._spec)
+            )
+        except TopicNotDeclared as error:
+            self._awaits_stream = True
+            self._backend.emit("lane_waiting", str(error), durable=self._spec.durable)
+        except TopologyError as error:
+            self._buffer.end(error)
+        else:
+            self._awaits_stream = False
+            self._backend.emit("lane_recreated", durable=self._spec.durable)
+            self._refill()
+
+
+def durable_settings(spec: LaneSpec) -> DurableSettings:
+    return DurableSettings(
+        name=spec.durable,
+        filter_subject=spec.filter_subject,
+        max_ack_pending=spec.max_ack_pending,
+        ack_wait_s=spec.ack_wait_s,
+    )

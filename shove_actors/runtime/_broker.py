@@ -1,0 +1,241 @@
+"""The broker: opens the tree, hands out publishers and groups, leaves nothing behind."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+
+from shove_actors._errors import BrokerClosed, ShoveError, UsageError
+from shove_actors.actors import (
+    ActorSystem,
+    Backoff,
+    ChildSpec,
+    Context,
+    Listener,
+    NameTaken,
+    Shutdown,
+    StartFailed,
+    Strategy,
+    TreeNode,
+    open_actor_system,
+)
+from shove_actors.backends import Backend, BackendConfig, BackendEvent
+from shove_actors.messaging import HoldQueue, Topic, Topology, check_collisions
+
+from ._group import ConsumerGroup, ConsumerSupervisor
+from ._hold_mover import HoldMover
+from ._lease import LeaseKeeper
+from ._outcome_report import SupervisorOutcome
+from ._publish_service import PublishService
+from ._publisher import Publisher
+from ._tree import MOVER_GRACE_S, ROOT_BUDGET, build_tree, groups_pool, movers_pool
+
+logger = logging.getLogger("shove_actors.broker")
+
+M = TypeVar("M")
+
+
+class Broker:
+    """A running broker. Made by `open_broker`; usable inside its block, from any task."""
+
+    def __init__(
+        self, backend: Backend, *, max_pending: int, publish_timeout: float
+    ) -> None:
+        if max_pending < 1:
+            raise UsageError(f"max_pending={max_pending}: at least 1")
+        if not publish_timeout > 0:
+            raise UsageError(f"publish_timeout={publish_timeout}: a positive number of seconds")
+        self.backend = backend
+        self.publish_service = PublishService(
+            backend, max_pending=max_pending, timeout_s=publish_timeout
+        )
+        self.leases = LeaseKeeper()
+        self.movers = movers_pool()
+        self.groups = groups_pool()
+        self._system: ActorSystem | None = None
+        self._topologies: dict[str, Topology] = {}
+        self._publisher = Publisher(self.publish_service)
+
+    def __repr__(self) -> str:
+        return f"<Broker {self.backend!r}{'' if self._system else ' (closed)'}>"
+
+    @property
+    def system(self) -> ActorSystem:
+        """The actor system of this broker. Raises `BrokerClosed` outside its block."""
+        if self._system is None:
+            raise BrokerClosed("the broker is closed; use it inside its `async with` block")
+        return self._system
+
+    # ------------------------------------------------------------------ for users
+
+    async def declare(self, *topics: Topic[Any]) -> None:
+        """Create or reconcile the streams of these topics.
+
+        Idempotent, safe at every start and from many processes at once; nothing is sent when
+        nothing differs. Raises `TopologyError` for what cannot be reconciled (the message names
+        the setting, both values and the way out), `JetStreamNotEnabled`, `ConnectionError`.
+        Cancelled, some of the streams may have been created; declaring again completes it.
+        """
+        _ = self.system
+        for topic in topics:
+            if not isinstance(topic, Topic):
+                raise UsageError(f"declare takes topics, not {type(topic).__name__}")
+        topologies = {t.queue: t.topology for t in topics}
+        if len(topologies) < len({id(t) for t in topics}):
+            raise UsageError("two of these topics have the same queue; a queue has one topic")
+        check_collisions([*{**self._topologies, **topologies}.values()])
+        await self.backend.declare([t.topology for t in topics])
+        self._topologies.update(topologies)
+
+    def publisher(self) -> Publisher:
+        """A publisher. All publishers of a broker share one actor and one window."""
+        _ = self.system
+        return self._publisher
+
+    def consumer_group(self, *, context: object = None) -> ConsumerGroup:
+        """A new group; `context` is handed to every handler that takes three arguments."""
+        _ = self.system
+        return ConsumerGroup(self, context=context)
+
+    def consumer_supervisor(self, *, context: object = None) -> ConsumerSupervisor:
+        """As `consumer_group`, without scaling."""
+        _ = self.system
+        return ConsumerSupervisor(self, context=context)
+
+    async def run_dlq(
+        self,
+        topic: Topic[M],
+        handler: Any,
+        *,
+        signal: Any = None,
+        drain_timeout: float = 30.0,
+        context: object = None,
+        **options: Any,
+    ) -> SupervisorOutcome:
+        """Consume a topic's dead letters until `signal` (default: SIGINT or SIGTERM).
+
+        See `ConsumerGroup.register_dlq` for the options and what becomes of a dead letter.
+        """
+        group = self.consumer_supervisor(context=context)
+        group.register_dlq(topic, handler, **options)
+        return await group.run_until(signal, drain_timeout=drain_timeout)
+
+    def snapshot(self) -> TreeNode:
+        """The supervision tree at this moment: states, restarts, mailbox depths, last exits."""
+        return self.system.snapshot()
+
+    # ------------------------------------------------------------------ for the tree
+
+    async def run_backend(self, ctx: Context[None]) -> None:
+        """The bridge actor's body: the backend's run, ended politely when asked to stop."""
+        async with trio.open_nursery() as nursery:
+
+            async def close_when_asked() -> None:
+                await ctx.stop_requested.wait()
+                self.backend.close()
+
+            nursery.start_soon(close_when_asked)
+
+            async def run(*, task_status: trio.TaskStatus[None]) -> None:
+                await self.backend.run(task_status=task_status)
+                nursery.cancel_scope.cancel()
+
+            await nursery.start(run)
+            ctx.started()
+
+    async def ensure_movers(self, topology: Topology) -> None:
+        """Start a mover for each hold queue that has none in this process."""
+        for hold in topology.holds:
+            if topology.sequenced:
+                continue  # a lane waits in place; its hold queues only name the delays
+            try:
+                await self.movers.start_child(self._mover(topology, hold))
+            except NameTaken:
+                continue
+            except StartFailed as exc:
+                raise exc.__cause__ or exc from None
+
+    def _mover(self, topology: Topology, hold: HoldQueue) -> ChildSpec:
+        mover = HoldMover(self.backend, self.publish_service, topology, hold)
+        return ChildSpec(
+            id=hold.name,
+            start=mover.run,
+            shutdown=Shutdown.within(MOVER_GRACE_S),
+            backoff=Backoff(initial_s=0.2, max_s=5.0, jitter=0.2, reset_after_s=30.0),
+        )
+
+
+@asynccontextmanager
+async def open_broker(
+    config: BackendConfig,
+    *,
+    max_pending: int = 4096,
+    publish_timeout: float = 10.0,
+    listener: Listener | None = None,
+    rng: random.Random | None = None,
+) -> AsyncIterator[Broker]:
+    """Connect, start the supervision tree, run the block, stop everything in order.
+
+    async with open_broker(NatsConfig("nats://localhost:4222")) as broker:
+        await broker.declare(ORDERS)
+
+    `max_pending`: publishes that may be unacknowledged at once; callers wait beyond.
+    `publish_timeout`: seconds after which a publish without acknowledgement is given up.
+    `listener`: called with every lifecycle event of the tree.
+
+    Raises on entry what prevents the connection: `ConfigError`, `ConnectionError` and its
+    subclasses. If the tree fails later (the reconnect limit is reached, a restart budget is spent),
+    the block is cancelled and an exception group with the failure is raised at its end. Whatever
+    happens, no task, socket or asyncio loop is left behind.
+    """
+    create = getattr(config, "create_backend", None)
+    if create is None:
+        raise UsageError(
+            f"open_broker takes a configuration such as NatsConfig(...) or MemoryConfig(), not "
+            f"{type(config).__name__}"
+        )
+    broker = Broker(create(), max_pending=max_pending, publish_timeout=publish_timeout)
+    broker.backend.listen(_log_event)
+    entered = False
+    try:
+        async with open_actor_system(
+            name="broker",
+            strategy=Strategy.REST_FOR_ONE,
+            intensity=ROOT_BUDGET,
+            children=build_tree(broker),
+            listener=listener,
+            rng=rng,
+        ) as system:
+            broker._system = system
+            entered = True
+            yield broker
+    except StartFailed as exc:
+        if entered:
+            raise
+        raise _first_cause(exc) from None
+    finally:
+        broker._system = None
+        broker.publish_service.closed = True
+
+
+def _first_cause(error: StartFailed) -> BaseException:
+    """What the user can act on: why the connection could not be had."""
+    cause: BaseException = error
+    while cause.__cause__ is not None and not (
+        isinstance(cause, ShoveError) and not isinstance(cause, StartFailed)
+    ):
+        cause = cause.__cause__
+    return cause
+
+
+def _log_event(event: BackendEvent) -> None:
+    level = logging.INFO if event.kind in ("reconnected", "closed") else logging.WARNING
+    logger.log(level, "%s: %s", event.kind, event.detail, extra={"shove_event": event.kind})
+
+

@@ -1,0 +1,383 @@
+"""Consumer groups: registrations with one lifetime.
+
+    group (rest_for_one, 3 in 60 s)
+    ├─ lanes   DynamicSupervisor: one actor per consumer or shard, stopped in parallel
+    └─ scaler  fills the pool, also after the pool itself was restarted; last, so it stops first
+
+Stopping: lanes are closed (pulls end, what waits is given back), idle workers end, running handlers
+may finish until the drain timeout, then they are cancelled and *their* messages are given back;
+at last the server confirms the final acknowledgements. Everything is this group's own: stopping
+one group touches no other (PC-122).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import signal as signals
+import sys
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import trio
+
+from shove_actors._errors import ActorGone, ShoveError, UsageError
+from shove_actors.actors import (
+    ActorRef,
+    ChildSpec,
+    Context,
+    Crashed,
+    DynamicSupervisor,
+    Exited,
+    GraceExpired,
+    Intensity,
+    LifecycleEvent,
+    Restart,
+    StartFailed,
+    Strategy,
+    supervisor,
+)
+from shove_actors.messaging import Topic
+
+from ._options import MIB, ConsumerOptions
+from ._outcome_report import SupervisorOutcome
+from ._registration import DeadRegistration, Registration
+
+if TYPE_CHECKING:
+    from ._broker import Broker
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+logger = logging.getLogger("shove_actors.group")
+
+M = TypeVar("M")
+Signal: TypeAlias = Callable[[], Awaitable[object]]
+
+DEFAULT_DRAIN_S = 30.0
+_numbers = itertools.count(1)
+
+
+class ConsumerGroup:
+    """Consumers of any number of topics with one lifetime. Made by `broker.consumer_group()`.
+
+    Any number of processes may run the same group: they share the durables.
+    """
+
+    _kind = "group"
+
+    def __init__(self, broker: Broker, *, context: object = None) -> None:
+        self._broker = broker
+        self._context = context
+        self._registrations: list[Registration] = []
+        self._stop = trio.Event()
+        self._hard = trio.Event()
+        self._running = False
+        self._id = f"{self._kind}-{next(_numbers)}"
+        self._path = f"services/groups/{self._id}"
+        self._timed_out = False
+        self._restarts = 0
+        self._failures: list[BaseException] = []
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._id} of {[r.name for r in self._registrations]}>"
+
+    # ------------------------------------------------------------------ registering
+
+    def register(
+        self,
+        topic: Topic[M],
+        handler: Any = None,
+        *,
+        factory: Callable[[], object] | None = None,
+        consumers: int | tuple[int, int] = 1,
+        prefetch: int = 10,
+        max_retries: int = 10,
+        handler_timeout: float | None = 30.0,
+        concurrent_processing: bool = False,
+        max_message_size: int = 10 * MIB,
+        ack_wait: float = 30.0,
+        retry_delay: float = 1.0,
+    ) -> None:
+        """Consume `topic` with `handler` (or one made by `factory` for each consumer).
+
+        See `ConsumerOptions` for the options and their units. Of `consumers=(min, max)` this
+        release runs `min`; a sequenced topic has one consumer per shard whatever is given.
+        Raises `UsageError`/`HandlerError` for what cannot work; call it before the group runs.
+        """
+        self._add(
+            Registration(
+                topic,
+                self._options(
+                    consumers,
+                    prefetch=prefetch,
+                    max_retries=max_retries,
+                    handler_timeout=handler_timeout,
+                    concurrent_processing=concurrent_processing,
+                    max_message_size=max_message_size,
+                    ack_wait=ack_wait,
+                    retry_delay=retry_delay,
+                ),
+                handler=handler,
+                factory=factory,
+                context=self._context,
+            )
+        )
+
+    def register_dlq(
+        self,
+        topic: Topic[M],
+        handler: Any,
+        *,
+        max_retries: int = 10,
+        handler_timeout: float | None = 30.0,
+        ack_wait: float = 30.0,
+        retry_delay: float = 1.0,
+    ) -> None:
+        """Consume the topic's dead letters: `handler(message, dead_metadata, context)`.
+
+        An object's `handle_dead` is used if it has one. What it acknowledges is done with; nothing
+        is ever destroyed (see `DeadRegistration`).
+        """
+        self._add(
+            DeadRegistration(
+                topic,
+                self._options(
+                    1,
+                    max_retries=max_retries,
+                    handler_timeout=handler_timeout,
+                    ack_wait=ack_wait,
+                    retry_delay=retry_delay,
+                ),
+                handler=handler,
+                context=self._context,
+            )
+        )
+
+    @staticmethod
+    def _options(consumers: int | tuple[int, int], **rest: Any) -> ConsumerOptions:
+        span = (consumers, consumers) if isinstance(consumers, int) else tuple(consumers)
+        if len(span) != 2:
+            raise UsageError(f"consumers={consumers}: a number, or (min, max)")
+        return ConsumerOptions(consumers=(span[0], span[1]), **rest)
+
+    def _add(self, registration: Registration) -> None:
+        if self._running:
+            raise UsageError(f"{self!r} is running; register before it starts")
+        if any(r.name == registration.name for r in self._registrations):
+            raise UsageError(f"{registration.name!r} is registered in this group already")
+        self._registrations.append(registration)
+
+    # ------------------------------------------------------------------ running
+
+    def stop(self) -> None:
+        """Begin the drain; `serve` and `run_until` return when it is done. Idempotent."""
+        self._stop.set()
+
+    def hard_stop(self) -> None:
+        """Stop, and cancel running handlers at once. Idempotent."""
+        self._stop.set()
+        self._hard.set()
+
+    async def serve(
+        self,
+        *,
+        drain_timeout: float = DEFAULT_DRAIN_S,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> SupervisorOutcome:
+        """Run until `stop`, or until the group cannot go on; report started when all are ready.
+
+        async with open_broker(config) as broker, trio.open_nursery() as nursery:
+            await nursery.start(group.serve)
+
+        Cancelling it drains too, within `drain_timeout` seconds. Raises what prevents the start
+        (`TopicNotDeclared`, `TopologyError`, ...); later failures are in the outcome.
+        """
+        if not self._registrations:
+            raise UsageError("nothing is registered: call group.register(topic, handler) first")
+        if self._running:
+            raise UsageError(f"{self!r} runs already; make another group for another run")
+        self._running = True
+        broker = self._broker
+        system = broker.system
+        ref: ActorRef[Any] | None = None
+        opened: list[Registration] = []
+        system.add_listener(self._on_event)
+        try:
+            for registration in self._registrations:
+                registration.bind(broker.publish_service)
+                await registration.open(broker.backend)
+                opened.append(registration)
+                for lane in registration.lanes:
+                    broker.leases.add(lane)
+                await broker.ensure_movers(registration.topic.topology)
+            try:
+                ref = await broker.groups.start_child(self._spec(drain_timeout))
+            except StartFailed as exc:
+                raise exc.__cause__ or exc from None
+            task_status.started()
+            await self._until_stopped(ref)
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._drain(ref, opened, drain_timeout)
+            system.remove_listener(self._on_event)
+            self._running = False
+        return self.outcome
+
+    async def _until_stopped(self, ref: ActorRef[Any]) -> None:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                exit_ = await ref.watch()
+                if isinstance(exit_, Crashed):
+                    self._failures.append(exit_.error)
+                elif not self._stop.is_set():
+                    self._failures.append(ActorGone(f"{self._id} was ended by its broker"))
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            await self._stop.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _drain(
+        self, ref: ActorRef[Any] | None, opened: list[Registration], drain_timeout: float
+    ) -> None:
+        self._stop.set()
+        async with trio.open_nursery() as nursery:
+            for registration in opened:
+                nursery.start_soon(registration.close_lanes)
+            if ref is not None:
+                nursery.start_soon(self._end, ref)
+                if drain_timeout > 0:
+                    nursery.start_soon(self._watch_hard, nursery, ref)
+        for registration in opened:
+            for lane in registration.lanes:
+                await lane.confirm()
+                self._broker.leases.remove(lane)
+
+    async def _end(self, ref: ActorRef[Any]) -> None:
+        await self._broker.groups.stop_child(ref)
+
+    async def _watch_hard(self, nursery: trio.Nursery, ref: ActorRef[Any]) -> None:
+        """A hard stop during the drain: handlers are cancelled at once."""
+        async with trio.open_nursery() as inner:
+
+            async def ended() -> None:
+                await ref.watch()
+                inner.cancel_scope.cancel()
+
+            inner.start_soon(ended)
+            await self._hard.wait()
+            self._timed_out = True
+            for registration in self._registrations:
+                registration.kill()
+            inner.cancel_scope.cancel()
+
+    async def run_until(
+        self, signal: Signal | None = None, *, drain_timeout: float = DEFAULT_DRAIN_S
+    ) -> SupervisorOutcome:
+        """Run until `signal` returns; by default until SIGINT or SIGTERM.
+
+        On it: stop pulling, give back what has not been started, let running handlers finish, and
+        cancel them after `drain_timeout` seconds. A second SIGINT or SIGTERM cancels them at once.
+        Returns early, with a failure in the outcome, when the group cannot go on.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._stop_on, signal)
+            try:
+                outcome = await self.serve(drain_timeout=drain_timeout)
+            finally:
+                nursery.cancel_scope.cancel()
+        return outcome
+
+    async def _stop_on(self, signal: Signal | None) -> None:
+        if signal is not None:
+            await signal()
+            self.stop()
+            return
+        try:
+            with trio.open_signal_receiver(signals.SIGINT, signals.SIGTERM) as received:
+                async for number in received:
+                    if self._stop.is_set():
+                        logger.warning("%s again: cancelling handlers", signals.Signals(number).name)
+                        self.hard_stop()
+                    else:
+                        logger.info("%s: draining", signals.Signals(number).name)
+                        self.stop()
+        except RuntimeError:
+            # Signals only reach the main thread; a Trio run elsewhere is stopped with `stop`.
+            await trio.sleep_forever()
+
+    # ------------------------------------------------------------------ tree and report
+
+    def _spec(self, drain_timeout: float) -> ChildSpec:
+        specs = [s for r in self._registrations for s in r.specs(drain_timeout)]
+        pool = DynamicSupervisor(
+            intensity=Intensity(max_restarts=5 + 2 * len(specs), period_s=60.0),
+            stop_grace_s=drain_timeout,
+        )
+
+        async def scaler(ctx: Context[None]) -> None:
+            for spec in specs:
+                await pool.start_child(spec)
+            ctx.started()
+            await ctx.stop_requested.wait()
+
+        return supervisor(
+            id=self._id,
+            strategy=Strategy.REST_FOR_ONE,
+            intensity=Intensity(max_restarts=3, period_s=60.0),
+            restart=Restart.TEMPORARY,
+            children=[pool.spec(id="lanes"), ChildSpec(id="scaler", start=scaler)],
+        )
+
+    def _on_event(self, event: LifecycleEvent) -> None:
+        if not event.path.startswith(self._path + "/"):
+            return
+        if isinstance(event, GraceExpired):
+            self._timed_out = True
+        elif isinstance(event, Exited) and isinstance(event.exit, Crashed):
+            if self._stop.is_set():
+                self._failures.append(event.exit.error)
+            else:
+                self._restarts += 1
+                logger.error("consumer %s crashed", event.path, exc_info=event.exit.error)
+
+    @property
+    def outcome(self) -> SupervisorOutcome:
+        """What happened so far."""
+        roots = [_root_cause(error) for error in self._failures]
+        panics = sum(not isinstance(root, ShoveError) for root in roots)
+        return SupervisorOutcome(
+            errors=len(roots) - panics,
+            panics=panics,
+            timed_out=self._timed_out,
+            restarts=self._restarts,
+            reasons=tuple(f"{type(root).__name__}: {root}" for root in roots),
+        )
+
+    def statistics(self) -> dict[str, dict[str, int]]:
+        """Counters per registration: outcomes, and `lost` leases."""
+        return {
+            r.name: {**(r.settler.counts if hasattr(r, "settler") else {}), "lost": r.lost}
+            for r in self._registrations
+        }
+
+
+class ConsumerSupervisor(ConsumerGroup):
+    """Many topics under one lifetime, without scaling. Made by `broker.consumer_supervisor()`."""
+
+    _kind = "supervisor"
+
+
+def _root_cause(error: BaseException) -> BaseException:
+    """Down to what really happened: through escalations and groups of one."""
+    while True:
+        if isinstance(error, BaseExceptionGroup) and error.exceptions:
+            error = error.exceptions[0]
+        elif type(error).__name__ in ("RestartIntensityExceeded", "StartFailed") and isinstance(
+            error.__cause__, Exception
+        ):
+            error = error.__cause__
+        else:
+            return error

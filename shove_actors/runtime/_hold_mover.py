@@ -1,0 +1,186 @@
+"""The hold mover: returns held messages to their queue when they are due.
+
+It works from durable state only: a held message is due at "stored at + delay", both of which the
+stream knows, so any mover, in any process, at any time, comes to the same conclusion. Nothing is
+kept here between two deliveries:
+
+    not due yet    NAK with the remaining delay; the server brings it back then (a server that
+                   restarts forgets the delay and brings it back at once: it is asked to wait again)
+    due            store in the main queue, wait for the acknowledgement, acknowledge the held copy
+
+If no process runs, held messages wait in their stream. Held messages count against the hold queue's
+own durable, never against the main consumer's window (PC-031).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+
+from shove_actors._errors import ShoveError
+from shove_actors.actors import Context
+from shove_actors.backends import Backend, Delivery, Lane, LaneClosed, LaneSpec, Post
+from shove_actors.messaging import (
+    DEFER_COUNT,
+    DUE_AFTER,
+    ORIGINAL_SUBJECT,
+    RETRY_COUNT,
+    HoldQueue,
+    Topology,
+    encode_headers,
+    hop_headers,
+    logical_id,
+    origin_of,
+    return_id,
+)
+
+from ._publish_service import PublishService, Waiter
+
+logger = logging.getLogger("shove_actors.mover")
+
+#: Held messages looked at in one go; also how many may be on their way back at once.
+BATCH: Final = 64
+CREDIT: Final = 256
+ACK_WAIT_S: Final = 30.0
+#: Pause before a message that could not be returned (queue full, say) is tried again.
+BLOCKED_FIRST_S: Final = 0.5
+BLOCKED_MAX_S: Final = 30.0
+_NS: Final = 1_000_000_000
+#: The server's timers are not finer; a remaining delay below it counts as due.
+DUE_SLACK_NS: Final = 2_000_000
+
+
+class HoldMover:
+    """One hold queue of one topic."""
+
+    def __init__(
+        self, backend: Backend, publisher: PublishService, topology: Topology, hold: HoldQueue
+    ) -> None:
+        self._backend = backend
+        self._publisher = publisher
+        self._topology = topology
+        self._hold = hold
+        self._blocked = 0
+        self.moved = 0
+
+    def lane_spec(self) -> LaneSpec:
+        return LaneSpec(
+            stream=self._hold.name,
+            durable=self._topology.hold_durable(self._hold),
+            credit=CREDIT,
+            max_ack_pending=-1,
+            ack_wait_s=ACK_WAIT_S,
+        )
+
+    async def run(self, ctx: Context[None]) -> None:
+        """The actor's body."""
+        lane = await self._backend.open_lane(self.lane_spec())
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._move_all, lane)
+                ctx.started()
+                await ctx.stop_requested.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.move_on_after(3.0, shield=True):
+                await lane.close()
+
+    async def _move_all(self, lane: Lane) -> None:
+        while True:
+            try:
+                batch = [await lane.receive()]
+                while len(batch) < BATCH:
+                    batch.append(lane.receive_nowait())
+            except trio.WouldBlock:
+                pass
+            except LaneClosed:
+                return
+            try:
+                await self._move(lane, batch)
+            finally:
+                for delivery in batch:
+                    if not delivery.settled:
+                        lane.nak(delivery)
+
+    def due_in_ns(self, delivery: Delivery, now_ns: int) -> int:
+        """Nanoseconds until it is due; 0 or less: now."""
+        delay_ns = round(self._hold.delay_s * _NS)
+        own = delivery.headers.get(DUE_AFTER, "")
+        if own.isascii() and own.isdigit() and len(own) <= 15:
+            delay_ns = int(own) * 1_000_000
+        # Never longer than the delay itself, whatever the clocks say.
+        return min(delivery.timestamp_ns + delay_ns - now_ns, delay_ns)
+
+    async def _move(self, lane: Lane, batch: list[Delivery]) -> None:
+        now_ns = self._backend.now_ns()
+        under_way: list[tuple[Delivery, Waiter]] = []
+        service = self._publisher
+        for delivery in batch:
+            remaining = self.due_in_ns(delivery, now_ns)
+            if remaining > DUE_SLACK_NS:
+                lane.nak(delivery, remaining / _NS)
+                continue
+            if not service.window.take_nowait():
+                await service.window.take()
+            waiter = Waiter()
+            service.submit(
+                Post(
+                    self._destination(delivery),
+                    delivery.payload,
+                    self._header_block(delivery),
+                    service.done,
+                    waiter.complete,
+                )
+            )
+            under_way.append((delivery, waiter))
+        for delivery, waiter in under_way:
+            try:
+                await waiter.wait()
+            except ShoveError as exc:
+                self._blocked += 1
+                pause = min(BLOCKED_FIRST_S * 2 ** min(self._blocked - 1, 10), BLOCKED_MAX_S)
+                logger.warning(
+                    "held message %s:%d cannot return to %s (%s); trying again in %.1f s",
+                    delivery.stream,
+                    delivery.sequence,
+                    self._topology.queue,
+                    exc,
+                    pause,
+                )
+                lane.nak(delivery, pause)
+            else:
+                self._blocked = 0
+                self.moved += 1
+                lane.ack(delivery)
+
+    def _destination(self, delivery: Delivery) -> str:
+        topology = self._topology
+        wanted = delivery.headers.get(ORIGINAL_SUBJECT)
+        if wanted is not None:
+            try:
+                return topology.check_subject(wanted)
+            except ShoveError:
+                # A subject that the topic binds no longer: the message still belongs to it.
+                pass
+        return topology.default_subject or topology.queue
+
+    def _header_block(self, delivery: Delivery) -> bytes:
+        headers = delivery.headers
+        message_id = logical_id(headers, delivery.stream, delivery.sequence)
+        origin = origin_of(delivery.sequence, delivery.timestamp_ns)
+        return encode_headers(
+            hop_headers(
+                headers,
+                msg_id=return_id(message_id, origin),
+                message_id=message_id,
+                origin=origin,
+                retry_count=_counter(headers.get(RETRY_COUNT)),
+                defer_count=_counter(headers.get(DEFER_COUNT)),
+            )
+        )
+
+
+def _counter(text: str | None) -> int:
+    return int(text) if text is not None and text.isascii() and text.isdigit() else 0

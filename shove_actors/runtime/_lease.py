@@ -1,0 +1,111 @@
+"""The lease keeper: every message in hand stays ours, or its handler is stopped in time.
+
+The server gives a delivered message to somebody else `ack_wait` after the last sign of life. The
+keeper renews each delivery in hand (waiting or in a handler) after a third of that, with a
+confirmed `+WPI`: `leased_at` moves only when the server has answered. When no confirmation comes
+(cut off, or the durable is gone), the handler is cancelled at three quarters, so that it has a
+quarter of `ack_wait` to unwind before anybody else could start: at most one in flight, across
+processes. A lane refuses a settle after the lease (`NatsLane._release`).
+
+Numbers: a tick is a twelfth of the shortest ack_wait, so "a third" is at most 5/12 and "three
+quarters" at most 10/12. A tick that comes late means that something blocked the event loop; it is
+reported, because no timer can protect against that (`test_pc019_*`).
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+import trio
+
+from shove_actors.actors import Context
+from shove_actors.backends import Delivery, Lane
+
+logger = logging.getLogger("shove_actors.lease")
+
+RENEW_SHARE: Final = 1 / 3
+CANCEL_SHARE: Final = 3 / 4
+TICKS_PER_LEASE: Final = 12
+#: An unconfirmed renewal is sent again after this share of the lease.
+RESEND_SHARE: Final = 1 / 6
+
+
+class LeaseKeeper:
+    """All open lanes of one broker; its `run` is an actor's body."""
+
+    def __init__(self) -> None:
+        self._lanes: set[Lane] = set()
+        self._changed = trio.Event()
+        self.renewed = 0
+        self.lost = 0
+        self.late_ticks = 0
+
+    def add(self, lane: Lane) -> None:
+        self._lanes.add(lane)
+        self._changed.set()
+
+    def remove(self, lane: Lane) -> None:
+        self._lanes.discard(lane)
+
+    async def run(self, ctx: Context[None]) -> None:
+        ctx.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._keep)
+            await ctx.stop_requested.wait()
+            nursery.cancel_scope.cancel()
+
+    async def _keep(self) -> None:
+        while True:
+            if not self._lanes:
+                self._changed = trio.Event()
+                await self._changed.wait()
+                continue
+            shortest = min(lane.spec.ack_wait_s for lane in self._lanes)
+            tick = shortest / TICKS_PER_LEASE
+            before = trio.current_time()
+            self._changed = trio.Event()
+            with trio.move_on_after(tick):
+                # A new lane may have a shorter lease than the tick that is under way.
+                await self._changed.wait()
+            now = trio.current_time()
+            if now - before > max(4 * tick, 0.5):
+                self.late_ticks += 1
+                logger.warning(
+                    "the event loop was blocked for about %.1f s; messages may be delivered to "
+                    "another process meanwhile. Blocking handlers should be plain functions, "
+                    "which run in a thread",
+                    now - before - tick,
+                )
+            for lane in self._lanes:
+                if lane.held:
+                    self.tend(lane, now)
+
+    def tend(self, lane: Lane, now: float) -> None:
+        """Renew what is a third old; cancel what could not be renewed."""
+        ack_wait = lane.spec.ack_wait_s
+        for delivery in list(lane.held.values()):
+            age = now - delivery.leased_at
+            if age < ack_wait * RENEW_SHARE or delivery.lost:
+                continue
+            if age >= ack_wait * CANCEL_SHARE:
+                self._lose(delivery)
+                continue
+            sent = delivery.renewing
+            if sent is not None and now - sent >= ack_wait * RESEND_SHARE:
+                delivery.renewing = None
+            if delivery.renewing is None:
+                self.renewed += 1
+                lane.renew(delivery)
+
+    def _lose(self, delivery: Delivery) -> None:
+        self.lost += 1
+        delivery.lost = True
+        logger.warning(
+            "the lease of %s:%d could not be renewed; %s",
+            delivery.stream,
+            delivery.sequence,
+            "its handler is cancelled" if delivery.on_lost else "it is given up unhandled",
+        )
+        if delivery.on_lost is not None:
+            delivery.on_lost()

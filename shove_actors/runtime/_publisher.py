@@ -1,0 +1,308 @@
+"""`Publisher` and `Pipeline`: what users publish with."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import sys
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Generic, TypeVar
+
+import trio
+
+from shove_actors._errors import BatchError, MessageTooLarge, PublishError
+from shove_actors.backends import Post
+from shove_actors.messaging import (
+    KEY,
+    MSG_ID,
+    SequencedTopic,
+    Topic,
+    encode_headers,
+    encode_key,
+    validate_message_id,
+    validate_user_headers,
+)
+
+from ._publish_service import PublishService, Waiter
+from ._receipt import PublishReceipt
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import ExceptionGroup
+
+M = TypeVar("M")
+
+#: Bytes kept free below the server's `max_payload`: a message that is accepted can always grow
+#: by the headers of a retry or a dead letter (PC-056).
+HOP_HEADROOM = 1024
+#: Messages a pipeline sends between two checkpoints when nothing else makes it wait.
+_BURST = 64
+
+
+class Publisher:
+    """Publishes typed messages; get one with `broker.publisher()`. Any number may coexist.
+
+    Every publish carries a `Nats-Msg-Id`: the caller's `message_id`, or a fresh unique one.
+    """
+
+    def __init__(self, service: PublishService) -> None:
+        self._service = service
+        self._ids = itertools.count(1)
+        self._prefix = secrets.token_hex(8).encode()
+
+    async def publish(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        subject: str | None = None,
+    ) -> PublishReceipt:
+        """Store one message; returns after JetStream's acknowledgement.
+
+        Raises before anything is sent: `EncodeError` (also a `TypeError`) for a message of another
+        type, `HeaderError`, `TopologyError` for a subject that the topic does not bind,
+        `MessageTooLarge`, and whatever the topic's key function raises. Raises after asking the
+        server: `StreamFull`, `TopicNotDeclared`, `JetStreamNotEnabled`, `PublishRefused`,
+        `NotConnected` (not sent) or `PublishUnknown` (no acknowledgement within the broker's
+        `publish_timeout`; repeating with the same `message_id` is safe).
+
+        Cancelling leaves the message sent or not sent, never half-written.
+        """
+        where, payload, block = self._prepare(topic, message, headers, message_id, subject)
+        return await self._service.publish(where, payload, block)
+
+    async def publish_with_headers(
+        self, topic: Topic[M], message: M, headers: Mapping[str, str]
+    ) -> PublishReceipt:
+        """`publish` with headers; the source system's spelling."""
+        return await self.publish(topic, message, headers=headers)
+
+    async def publish_batch(
+        self, topic: Topic[M], messages: Sequence[M]
+    ) -> list[PublishReceipt]:
+        """Store all messages for one round trip's wait; receipts in the order of `messages`.
+
+        All are encoded and checked before the first is sent. Raises `BatchError` when some were
+        not stored: its `results` has, per message, its receipt or its exception. Messages of one
+        batch are stored in order, and of a sequenced topic none is stored after an earlier one
+        of its key was refused.
+        """
+        prepared = [self._prepare(topic, message, None, None, None) for message in messages]
+        results: list[PublishReceipt | Exception]
+        if isinstance(topic, SequencedTopic):
+            keys = [topic.key_of(message) for message in messages]
+            results = await self._by_key(prepared, keys)
+        else:
+            results = await self._all(prepared)
+        failed = [r for r in results if isinstance(r, Exception)]
+        if failed:
+            raise BatchError(
+                f"{len(failed)} of {len(results)} messages of topic {topic.queue!r} were not "
+                f"stored; the first failure: {failed[0]}",
+                list(results),
+            ) from failed[0]
+        return [r for r in results if isinstance(r, PublishReceipt)]
+
+    async def _all(
+        self, prepared: Sequence[tuple[str, bytes, bytes]]
+    ) -> list[PublishReceipt | Exception]:
+        service = self._service
+        waiters: list[Waiter] = []
+        for where, payload, block in prepared:
+            if not service.window.take_nowait():
+                await service.window.take()
+            waiter = Waiter()
+            service.submit(Post(where, payload, block, service.done, waiter.complete))
+            waiters.append(waiter)
+        results: list[PublishReceipt | Exception] = []
+        for waiter in waiters:
+            try:
+                results.append(await waiter.wait())
+            except Exception as exc:
+                results.append(exc)
+        return results
+
+    async def _by_key(
+        self, prepared: Sequence[tuple[str, bytes, bytes]], keys: Sequence[str]
+    ) -> list[PublishReceipt | Exception]:
+        """Rounds of one message per key, so that a refusal stops its key (SW-52)."""
+        results: list[PublishReceipt | Exception | None] = [None] * len(prepared)
+        queues: dict[str, list[int]] = {}
+        for index, key in enumerate(keys):
+            queues.setdefault(key, []).append(index)
+        if len(queues) == len(keys):
+            return await self._all(prepared)
+        while queues:
+            heads = [queue.pop(0) for queue in queues.values()]
+            for index, result in zip(
+                heads, await self._all([prepared[i] for i in heads]), strict=True
+            ):
+                results[index] = result
+                key = keys[index]
+                if isinstance(result, Exception):
+                    for later in queues[key]:
+                        results[later] = PublishError(
+                            "not sent: an earlier message of its key was not stored"
+                        )
+                    queues[key].clear()
+                if not queues[key]:
+                    del queues[key]
+        return [r for r in results if r is not None]
+
+    def pipeline(self, topic: Topic[M], *, max_pending: int = 1000) -> Pipeline[M]:
+        """Publish many messages without waiting for each.
+
+        async with publisher.pipeline(ORDERS) as pipe:
+            for order in orders:
+                await pipe.send(order)
+
+        `max_pending`: messages of this pipeline that may be unacknowledged; `send` waits beyond.
+        Leaving the block waits for every acknowledgement and raises one `ExceptionGroup` with
+        each failure (its `message` attribute is the message).
+        """
+        return Pipeline(self, self._service, topic, max_pending)
+
+    def _prepare(
+        self,
+        topic: Topic[M],
+        message: M,
+        headers: Mapping[str, str] | None,
+        message_id: str | None,
+        subject: str | None,
+    ) -> tuple[str, bytes, bytes]:
+        """Subject, payload and header block; raises what the caller did wrong."""
+        payload = topic.encode(message)
+        topology = topic.topology
+        key: str | None = None
+        if isinstance(topic, SequencedTopic):
+            key = topic.key_of(message)
+            where = topology.shard_subject(topic.shard_of(key))
+            if subject is not None and subject != where:
+                topology.check_subject(subject)
+        else:
+            where = topology.check_subject(
+                subject if subject is not None else topology.default_subject or topology.queue
+            )
+        if message_id is None and not headers and key is None:
+            block = b"NATS/1.0\r\nNats-Msg-Id: %b-%x\r\n\r\n" % (self._prefix, next(self._ids))
+        else:
+            if message_id is None:
+                message_id = f"{self._prefix.decode()}-{next(self._ids):x}"
+            else:
+                validate_message_id(message_id)
+            own = {MSG_ID: message_id}
+            if key is not None:
+                own[KEY] = encode_key(key)
+            if headers:
+                validate_user_headers(headers)
+                own.update(headers)
+            block = encode_headers(own)
+        size, limit = len(payload) + len(block), self._service.backend.max_payload
+        if size > limit - HOP_HEADROOM:
+            raise MessageTooLarge(
+                f"message for {where}: payload and headers are {size:,} bytes; the server's "
+                f"max_payload is {limit:,}, of which {HOP_HEADROOM:,} are kept for the headers "
+                "of retries and dead letters. Send less, or raise max_payload on the server"
+            )
+        return where, payload, block
+
+
+class Pipeline(Generic[M]):
+    """See `Publisher.pipeline`. Use it as an async context manager, from any number of tasks."""
+
+    def __init__(
+        self, publisher: Publisher, service: PublishService, topic: Topic[M], max_pending: int
+    ) -> None:
+        if max_pending < 1:
+            raise ValueError(f"max_pending is {max_pending}; it must be at least 1")
+        self._publisher = publisher
+        self._service = service
+        self._topic = topic
+        self._limit = max_pending
+        self._pending = 0
+        self._since_checkpoint = 0
+        self._lot = trio.lowlevel.ParkingLot()
+        self._failures: list[Exception] = []
+        self.stored = 0
+        self.duplicates = 0
+
+    @property
+    def pending(self) -> int:
+        """Messages sent and not acknowledged yet."""
+        return self._pending
+
+    async def send(
+        self,
+        message: M,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        subject: str | None = None,
+    ) -> None:
+        """Send one message; waits only while `max_pending` are unacknowledged.
+
+        What the caller did wrong is raised at once, as by `publish`; what the server refuses is
+        raised at the end of the block. Cancelled while waiting for room, it has not sent.
+        """
+        where, payload, block = self._publisher._prepare(
+            self._topic, message, headers, message_id, subject
+        )
+        while self._pending >= self._limit:
+            await self._lot.park()
+        service = self._service
+        if not service.window.take_nowait():
+            await service.window.take()
+        service.submit(Post(where, payload, block, service.done, _Sent(self, message)))
+        self._pending += 1
+        self._since_checkpoint += 1
+        if self._since_checkpoint >= _BURST:
+            self._since_checkpoint = 0
+            await trio.lowlevel.checkpoint()
+
+    def _settled(self, message: object, result: PublishReceipt | Exception) -> None:
+        self._pending -= 1
+        if isinstance(result, Exception):
+            result.message = message  # type: ignore[attr-defined]
+            self._failures.append(result)
+        else:
+            self.stored += 1
+            self.duplicates += result.duplicate
+        if self._lot:
+            self._lot.unpark()
+
+    async def __aenter__(self) -> Pipeline[M]:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None or isinstance(error, Exception):
+            while self._pending:
+                await self._lot.park()
+        if self._failures:
+            group = ExceptionGroup(
+                f"{len(self._failures)} messages of topic {self._topic.queue!r} were not stored",
+                self._failures,
+            )
+            if error is None:
+                raise group
+            if isinstance(error, Exception):
+                raise ExceptionGroup("publishing in a pipeline failed", [error, group])
+
+
+class _Sent:
+    """Completion of one pipelined message. A slot object: cheaper than a closure per message."""
+
+    __slots__ = ("message", "pipeline")
+
+    def __init__(self, pipeline: Pipeline[M], message: M) -> None:
+        self.pipeline = pipeline
+        self.message: object = message
+
+    def __call__(self, result: PublishReceipt | Exception) -> None:
+        self.pipeline._settled(self.message, result)

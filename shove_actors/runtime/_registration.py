@@ -1,0 +1,336 @@
+"""One topic in one group: what its workers share, and its lanes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import trio
+
+from shove_actors._errors import DecodeError, UsageError
+from shove_actors.actors import (
+    Backoff,
+    ChildSpec,
+    Context,
+    MailboxSpec,
+    OnRestart,
+    Restart,
+    Shutdown,
+)
+from shove_actors.backends import Backend, Delivery, Lane, LaneSpec
+from shove_actors.messaging import (
+    DeadMetadata,
+    MessageMetadata,
+    Topic,
+    TopologyBuilder,
+)
+
+from ._dead_settle import DeadSettler
+from ._handler import Resolved, resolve
+from ._options import ConsumerOptions
+from ._publish_service import PublishService
+from ._settle import Settler
+from ._worker import Worker
+
+logger = logging.getLogger("shove_actors.consumer")
+
+#: Lanes opened at the same time: each costs one or two requests.
+_OPEN_AT_ONCE = 16
+#: An unsequenced durable lets any number of messages out: what one process holds is bounded by its
+#: own credit, and messages waiting out a delayed NAK must not fill a shared window (PC-031).
+UNLIMITED = -1
+
+
+class Registration:
+    """Everything about `group.register(topic, handler, ...)`. Satisfies `_worker.Job`."""
+
+    def __init__(
+        self,
+        topic: Topic[Any],
+        options: ConsumerOptions,
+        *,
+        handler: object = None,
+        factory: Callable[[], object] | None = None,
+        context: object = None,
+        method: str = "handle",
+    ) -> None:
+        if (handler is None) == (factory is None):
+            raise UsageError(
+                f"register({topic.queue!r}): give either a handler or factory=, not both or none"
+            )
+        self.topic = topic
+        self.options = options
+        self.context = context
+        self.factory = factory
+        self._method = method
+        self.handler: Resolved = resolve(
+            factory() if factory is not None else handler, method=method
+        )
+        self.lane_topology = topic.topology
+        self.limits = options.limits
+        self.timeout = options.handler_timeout
+        self.max_message_size = options.max_message_size
+        self.decode: Callable[[bytes], Any] = topic.decode
+        self.returned: dict[int, int] = {}
+        self.busy = 0
+        self.lost = 0
+        self.lanes: list[Lane] = []
+        self.workers: set[Worker] = set()
+        self.settler: Settler
+
+    @property
+    def name(self) -> str:
+        return self.topic.queue
+
+    def bind(self, publisher: PublishService) -> None:
+        self.settler = Settler(self.lane_topology, publisher)
+
+    def metadata(
+        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+    ) -> MessageMetadata:
+        return MessageMetadata(
+            delivery, retry_count=retry_count, returned=returned, shard=shard
+        )
+
+    def report_lost(self, delivery: Delivery) -> None:
+        self.lost += 1
+
+    # ------------------------------------------------------------------ lanes
+
+    @property
+    def consumer_count(self) -> int:
+        topology = self.topic.topology
+        return topology.routing_shards if topology.sequenced else self.options.consumers[0]
+
+    def lane_specs(self) -> list[LaneSpec]:
+        """One lane per shard, or one that all consumers of this process share."""
+        topology, options = self.topic.topology, self.options
+        if topology.sequenced:
+            return [
+                LaneSpec(
+                    stream=topology.queue,
+                    durable=topology.shard_durable(shard),
+                    filter_subject=topology.shard_subject(shard),
+                    credit=1,
+                    max_ack_pending=1,
+                    ack_wait_s=options.ack_wait,
+                )
+                for shard in range(topology.routing_shards)
+            ]
+        return [
+            LaneSpec(
+                stream=topology.queue,
+                durable=topology.durable,
+                filter_subject=self._filter(),
+                credit=options.prefetch * self.consumer_count,
+                max_ack_pending=UNLIMITED,
+                ack_wait_s=options.ack_wait,
+            )
+        ]
+
+    def _filter(self) -> str | None:
+        topology = self.topic.topology
+        # A stream with several subjects is read whole; an external one may hold other flows.
+        return topology.queue if topology.external else None
+
+    async def open(self, backend: Backend) -> None:
+        """Open all lanes. Raises the first failure after closing what was opened."""
+        specs = self.lane_specs()
+        found: dict[int, Lane] = {}
+        failures: list[Exception] = []
+        limit = trio.CapacityLimiter(_OPEN_AT_ONCE)
+
+        async def open_one(index: int, spec: LaneSpec) -> None:
+            async with limit:
+                if failures:
+                    return
+                try:
+                    found[index] = await backend.open_lane(spec)
+                except Exception as exc:
+                    failures.append(exc)
+
+        async with trio.open_nursery() as nursery:
+            for index, spec in enumerate(specs):
+                nursery.start_soon(open_one, index, spec)
+        self.lanes = [found[index] for index in sorted(found)]
+        if failures:
+            await self.close_lanes()
+            raise failures[0]
+
+    async def close_lanes(self) -> None:
+        """Give back what waits; running handlers go on."""
+        async with trio.open_nursery() as nursery:
+            for lane in self.lanes:
+                nursery.start_soon(lane.close)
+
+    def kill(self) -> None:
+        """Cancel every running handler of this process."""
+        for worker in list(self.workers):
+            worker.kill()
+
+    # ------------------------------------------------------------------ actors
+
+    def specs(self, drain_timeout: float) -> list[ChildSpec]:
+        """The consumers as children of the group's pool."""
+        sequenced = self.topic.topology.sequenced
+        return [
+            ChildSpec(
+                id=f"{self.name}-shard-{index}" if sequenced else f"{self.name}-{index}",
+                start=partial(self._consume, index),
+                restart=Restart.PERMANENT,
+                shutdown=Shutdown.within(drain_timeout),
+                # What a lane holds is under a server lease that may have ended meanwhile.
+                mailbox=MailboxSpec(capacity=1, on_restart=OnRestart.CLEAR),
+                backoff=Backoff(initial_s=0.2, max_s=5.0, jitter=0.2, reset_after_s=30.0),
+            )
+            for index in range(self.consumer_count)
+        ]
+
+    async def _consume(self, index: int, ctx: Context[None]) -> None:
+        """A consumer actor: one worker, or up to `prefetch` of them as its handlers wait."""
+        sequenced = self.topic.topology.sequenced
+        lane = self.lanes[index if sequenced else 0]
+        concurrent = self.options.concurrent_processing and not sequenced
+        most = self.options.prefetch if concurrent else 1
+        handler = (
+            resolve(self.factory(), method=self._method) if self.factory is not None else None
+        )
+        workers: list[Worker] = []
+        async with trio.open_nursery() as nursery:
+
+            def more() -> None:
+                if len(workers) < most and not ctx.stop_requested.is_set():
+                    worker = Worker(
+                        self,
+                        lane,
+                        shard=index if sequenced else None,
+                        more=more if concurrent else None,
+                        handler=handler,
+                    )
+                    workers.append(worker)
+                    nursery.start_soon(self._run, worker)
+
+            more()
+            ctx.started()
+            await ctx.stop_requested.wait()
+            for worker in workers:
+                worker.stop()
+
+    async def _run(self, worker: Worker) -> None:
+        self.workers.add(worker)
+        try:
+            await worker.run()
+        finally:
+            self.workers.discard(worker)
+
+
+class DeadRegistration(Registration):
+    """Consumes a topic's dead letters.
+
+    What the handler acknowledges is done; RETRY comes back after a pause; what exhausts its
+    tries, or does not decode, stays in the dead-letter stream (its retention is by limits, not by
+    acknowledgement) and is reported. A handler object may have `handle_undecodable(payload,
+    metadata, context)` to take those too.
+    """
+
+    def __init__(
+        self,
+        topic: Topic[Any],
+        options: ConsumerOptions,
+        *,
+        handler: object,
+        context: object = None,
+    ) -> None:
+        if topic.topology.dlq is None:
+            raise UsageError(f"topic {topic.queue!r} has no dead-letter queue; add .dlq()")
+        super().__init__(
+            topic,
+            options,
+            handler=handler,
+            context=context,
+            method="handle_dead" if hasattr(handler, "handle_dead") else "handle",
+        )
+        # To the workers the DLQ is a plain topic without a way further down.
+        self.lane_topology = (
+            TopologyBuilder(topic.topology.dlq).allow_message_loss().build()
+        )
+        # It exists for what was too large, too.
+        self.max_message_size = 1 << 62
+        raw = getattr(handler, "handle_undecodable", None)
+        if raw is not None:
+            self.decode = _decode_or_raw(topic)
+            self.handler = _with_raw(self.handler, resolve(handler, method="handle_undecodable"))
+
+    @property
+    def name(self) -> str:
+        return str(self.topic.topology.dlq)
+
+    def bind(self, publisher: PublishService) -> None:
+        self.settler = DeadSettler(self.lane_topology, publisher)
+
+    def metadata(
+        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+    ) -> MessageMetadata:
+        return DeadMetadata(delivery, retry_count=None, returned=returned, shard=shard)
+
+    @property
+    def consumer_count(self) -> int:
+        return self.options.consumers[0]
+
+    def lane_specs(self) -> list[LaneSpec]:
+        return [
+            LaneSpec(
+                stream=self.lane_topology.queue,
+                durable=self.lane_topology.durable,
+                credit=self.options.prefetch * self.consumer_count,
+                max_ack_pending=UNLIMITED,
+                ack_wait_s=self.options.ack_wait,
+            )
+        ]
+
+    def specs(self, drain_timeout: float) -> list[ChildSpec]:
+        return [
+            replace(spec, id=f"{self.name}-{index}", start=partial(self._consume_dead, index))
+            for index, spec in enumerate(super().specs(drain_timeout))
+        ]
+
+    async def _consume_dead(self, index: int, ctx: Context[None]) -> None:
+        worker = Worker(self, self.lanes[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._run, worker)
+            ctx.started()
+            await ctx.stop_requested.wait()
+            worker.stop()
+
+
+class _Raw:
+    """A payload that did not decode, on its way to `handle_undecodable`."""
+
+    __slots__ = ("payload",)
+
+    def __init__(self, payload: bytes) -> None:
+        self.payload = payload
+
+
+def _decode_or_raw(topic: Topic[Any]) -> Callable[[bytes], Any]:
+    def decode(payload: bytes) -> Any:
+        try:
+            return topic.decode(payload)
+        except DecodeError:
+            return _Raw(payload)
+
+    return decode
+
+
+def _with_raw(handler: Resolved, raw: Resolved) -> Resolved:
+    async def call(message: Any, metadata: Any, context: Any) -> Any:
+        if isinstance(message, _Raw):
+            return await raw.call(message.payload, metadata, context)
+        return await handler.call(message, metadata, context)
+
+    return Resolved(call, wants_metadata=True, in_thread=False, name=handler.name)
+
+

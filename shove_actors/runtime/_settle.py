@@ -1,0 +1,216 @@
+"""Carry a verdict out: store in the next place, wait for the acknowledgement, then acknowledge.
+
+There is no instant at which a message exists only in memory, and no acknowledgement before the
+copy's. Killed at any step:
+
+    before the copy          the original is delivered again
+    copy stored, not acked   the original is delivered again; the repeated hop has the same id and
+                             is answered as a duplicate of itself; then the original is acked
+    acked                    the copy alone exists
+
+If the copy cannot be stored (its stream is full, too large, no answer) the original stays where it
+is and comes back after a growing pause, with a warning; it is never dropped and never spins
+(PC-078, PC-079, SW-12). All of it runs shielded with a deadline: cancelled or not, a settle that
+has begun is finished or given up whole (PC-100).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+import trio
+
+from shove_actors._errors import MessageTooLarge, PublishError, ShoveError
+from shove_actors.backends import Delivery
+from shove_actors.messaging import (
+    KEY,
+    Ack,
+    Dead,
+    DeathReason,
+    Discard,
+    Hop,
+    Nak,
+    Topology,
+    Verdict,
+    dead_headers,
+    dead_id,
+    decode_key,
+    encode_headers,
+    hop_headers,
+    logical_id,
+    origin_of,
+)
+
+from ._publish_service import PublishService
+
+logger = logging.getLogger("shove_actors.consumer")
+
+#: How long a shielded settle may take before it is given up (the message then comes back).
+SETTLE_BUDGET_S: Final = 10.0
+#: Pauses before a message whose copy could not be stored is tried again.
+STUCK_FIRST_S: Final = 0.5
+STUCK_MAX_S: Final = 30.0
+
+
+class Settler:
+    """Settles deliveries of one topic."""
+
+    def __init__(self, topology: Topology, publisher: PublishService) -> None:
+        self.topology = topology
+        self.publisher = publisher
+        self.counts: dict[str, int] = {}
+        self._stuck: dict[int, int] = {}
+        self._warned: set[str] = set()
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def warn_once(self, what: str, text: str, *args: object) -> None:
+        if what not in self._warned:
+            self._warned.add(what)
+            logger.warning(text, *args)
+
+    async def carry_out(
+        self, delivery: Delivery, verdict: Verdict, retry_count: int
+    ) -> bool:
+        """True when the verdict holds; False when the message comes back for another try."""
+        if isinstance(verdict, Ack):
+            delivery.lane.ack(delivery)
+            self._count("ack")
+            return True
+        if isinstance(verdict, Nak):
+            if verdict.warn_defer:
+                self.warn_once(
+                    "defer",
+                    "a handler of the sequenced topic %r returned DEFER; order would be lost, so "
+                    "it is treated as RETRY",
+                    self.topology.queue,
+                )
+            delivery.lane.nak(delivery, verdict.delay_s)
+            self._count("retry" if verdict.counted else "defer")
+            return True
+        if isinstance(verdict, Discard):
+            self.warn_once(
+                "discard",
+                "topic %r has no dead-letter queue: a message that ended as %s was discarded, "
+                "and so will later ones be (counted, not logged)",
+                self.topology.queue,
+                verdict.reason,
+            )
+            delivery.lane.ack(delivery)
+            self._count("discarded")
+            return True
+        with trio.move_on_after(SETTLE_BUDGET_S, shield=True):
+            try:
+                if isinstance(verdict, Hop):
+                    try:
+                        await self._hop(delivery, verdict)
+                    except MessageTooLarge as exc:
+                        # It cannot grow by a single header, so it can never be retried.
+                        verdict = self._cannot_grow(exc)
+                if isinstance(verdict, Dead):
+                    await self._bury(delivery, verdict, retry_count)
+            except ShoveError as exc:
+                self._stay(delivery, exc)
+                return False
+            self._stuck.pop(delivery.sequence, None)
+            delivery.lane.ack(delivery)
+            self._count("dead" if isinstance(verdict, Dead) else "hop")
+            return True
+        self._stay(delivery, TimeoutError(f"no acknowledgement within {SETTLE_BUDGET_S:g} s"))
+        return False
+
+    @staticmethod
+    def _cannot_grow(error: MessageTooLarge) -> Dead:
+        return Dead(reason=DeathReason.OVERSIZE, cause="cannot_grow", detail=str(error))
+
+    def _stay(self, delivery: Delivery, error: Exception) -> None:
+        tries = self._stuck[delivery.sequence] = self._stuck.get(delivery.sequence, 0) + 1
+        pause = min(STUCK_FIRST_S * 2 ** (tries - 1), STUCK_MAX_S)
+        self._count("stuck")
+        logger.warning(
+            "message %s:%d could not be moved on (%s); it stays and is tried again in %.1f s",
+            delivery.stream,
+            delivery.sequence,
+            error,
+            pause,
+        )
+        if not delivery.settled:
+            delivery.lane.nak(delivery, pause)
+
+    async def _hop(self, delivery: Delivery, verdict: Hop) -> None:
+        headers = delivery.headers
+        block = encode_headers(
+            hop_headers(
+                headers,
+                msg_id=verdict.msg_id,
+                message_id=logical_id(headers, delivery.stream, delivery.sequence),
+                origin=origin_of(delivery.sequence, delivery.timestamp_ns),
+                retry_count=verdict.retry_count,
+                defer_count=verdict.defer_count,
+                due_after_s=verdict.due_after_s,
+                queue=self.topology.queue,
+                subject=delivery.subject,
+                sequence=delivery.sequence,
+                published_at_ns=delivery.timestamp_ns,
+                failed_at_ns=self.publisher.backend.now_ns(),
+            )
+        )
+        await self.publisher.publish(verdict.hold.name, delivery.payload, block)
+
+    async def _bury(self, delivery: Delivery, verdict: Dead, retry_count: int) -> None:
+        """Into the dead-letter queue, with the story; with less of it if it does not fit."""
+        dlq = self.topology.dlq
+        assert dlq is not None
+        headers = delivery.headers
+        for minimal in (False, True):
+            block = encode_headers(self._dead(delivery, headers, verdict, retry_count, minimal))
+            if len(block) + len(delivery.payload) <= self.publisher.backend.max_payload:
+                await self.publisher.publish(dlq, delivery.payload, block)
+                return
+        # As large as the server allows, to the byte (a foreign producer's): the payload alone
+        # still fits. Its reason is in the log; without an id a crash here may store it twice.
+        logger.warning(
+            "dead letter of %s:%d is too large for any header; stored without its reason (%s)",
+            delivery.stream,
+            delivery.sequence,
+            verdict.reason,
+        )
+        try:
+            await self.publisher.publish(dlq, delivery.payload, b"")
+        except MessageTooLarge as exc:
+            raise PublishError("larger than the server's max_payload") from exc
+
+    def _dead(
+        self,
+        delivery: Delivery,
+        headers: Mapping[str, str],
+        verdict: Dead,
+        retry_count: int,
+        minimal: bool,
+    ) -> dict[str, str]:
+        now = self.publisher.backend.now_ns()
+        key = headers.get(KEY)
+        origin = origin_of(delivery.sequence, delivery.timestamp_ns)
+        message_id = logical_id(headers, delivery.stream, delivery.sequence)
+        return dead_headers(
+            headers,
+            msg_id=dead_id(message_id, origin),
+            message_id=message_id,
+            origin=origin,
+            reason=verdict.reason,
+            cause=verdict.cause,
+            detail=verdict.detail,
+            queue=self.topology.queue,
+            subject=delivery.subject,
+            stream=delivery.stream,
+            sequence=delivery.sequence,
+            key=decode_key(key) if key is not None else None,
+            retry_count=retry_count,
+            published_at_ns=delivery.timestamp_ns,
+            first_failed_at_ns=None,
+            died_at_ns=now,
+            minimal=minimal,
+        )

@@ -1,0 +1,391 @@
+"""One worker: takes deliveries of a lane and runs one handler at a time.
+
+    take -> checks -> decode -> handler -> outcome -> route -> settle
+
+Invariants
+* A worker never takes a delivery before the handler of the one before has entirely ended, whether
+  it returned, raised, timed out or was cancelled (PC-021).
+* Every delivery taken is settled, given back (NAK), or its lease was lost; also when the worker is
+  cancelled at any point. Giving back needs no await, so cancellation cannot prevent it.
+* The fast path (a handler that acknowledges without having waited) has no await, no cancel scope
+  of its own and no task switch. Everything else leaves the fast loop.
+
+One cancel scope serves many messages. Its deadline is set only when a handler really waits; a scope
+that has fired (time-out, lost lease) is replaced. An outer cancellation (drain time-out, kill)
+passes through and the delivery in hand is given back as not attempted.
+
+Fairness: at most `SLICE_S` between two checkpoints, so handlers that never wait cannot starve
+keep-alives; a handler that blocks longer by itself cannot be helped (make it a plain function).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import trio
+
+from shove_actors._errors import DecodeError, HeaderError
+from shove_actors.backends import Delivery, Lane, LaneClosed
+from shove_actors.messaging import (
+    DEFER_COUNT,
+    RETRY_COUNT,
+    DeathReason,
+    DeliveryFacts,
+    Limits,
+    MessageMetadata,
+    Nak,
+    Outcome,
+    Topology,
+    Verdict,
+    before_handling,
+    effective_retry_count,
+    give_up,
+    has_shove_headers,
+    has_status_header,
+    logical_id,
+    origin_of,
+    read_counter,
+    route,
+)
+
+from ._drive import drive
+from ._handler import Resolved
+from ._settle import Settler
+
+logger = logging.getLogger("shove_actors.consumer")
+
+SLICE_S: Final = 0.001
+#: Look at the clock only this often; reading it for every message would cost more than it saves.
+LOOK_EVERY: Final = 16
+_ACK: Final = Outcome.ACK
+#: Headers that need a look before the handler is called; one scan of the raw block finds them.
+_SPECIAL: Final = re.compile(rb"(?i)\n(?:status|shove-(?:retry|defer)-count)[ \t]*:")
+
+
+class Job(Protocol):
+    """What all workers of one registration share."""
+
+    lane_topology: Topology
+    limits: Limits
+    settler: Settler
+    handler: Resolved
+    context: Any
+    timeout: float | None
+    max_message_size: int
+    decode: Callable[[bytes], Any]
+    returned: dict[int, int]
+    busy: int
+
+    def metadata(
+        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+    ) -> MessageMetadata: ...
+
+    def report_lost(self, delivery: Delivery) -> None: ...
+
+
+class Worker:
+    """See the module's essay. `more` starts one more worker beside this one, or is None."""
+
+    def __init__(
+        self,
+        job: Job,
+        lane: Lane,
+        *,
+        shard: int | None = None,
+        more: Callable[[], None] | None = None,
+        handler: Resolved | None = None,
+    ) -> None:
+        self._job = job
+        self._lane = lane
+        self._shard = shard
+        self._more = more
+        self._handler = handler if handler is not None else job.handler
+        self._call = self._handler.call
+        self._timeout = None if self._handler.in_thread else job.timeout
+        self._scope = trio.CancelScope()
+        self._current: Delivery | None = None
+        self._waiting = False
+        self._killed = False
+        self.stopping = False
+
+    @property
+    def busy(self) -> bool:
+        """Whether a handler is running."""
+        return self._current is not None
+
+    def stop(self) -> None:
+        """Take nothing more; end at once if idle, else after the message in hand."""
+        self.stopping = True
+        if self._current is None:
+            self._scope.cancel()
+
+    def kill(self) -> None:
+        """Cancel the handler; its message is given back as not attempted."""
+        self.stopping = self._killed = True
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Until the lane is closed or `stop`. Raises what ended the lane otherwise."""
+        try:
+            while not self.stopping:
+                decided: tuple[Delivery, Verdict, int] | None = None
+                failure: Exception | None = None
+                self._scope = scope = trio.CancelScope()
+                try:
+                    with scope:
+                        decided = await self._take_until_slow(scope)
+                except LaneClosed:
+                    return
+                except Exception as exc:
+                    # Ordinary errors of a handler are outcomes long before this point. What
+                    # arrives here was raised while our own cancellation unwound it, or is a bug.
+                    if not scope.cancel_called or self._current is None:
+                        raise
+                    failure = exc
+                if self._killed:
+                    return
+                if decided is None and self._current is not None:
+                    decided = self._interrupted(self._current, failure)
+                if decided is not None:
+                    await self._settle(*decided)
+        finally:
+            self._give_back()
+
+    # ------------------------------------------------------------------ the fast loop
+
+    async def _take_until_slow(
+        self, scope: trio.CancelScope
+    ) -> tuple[Delivery, Verdict, int] | None:
+        """Handle messages until one needs more than an acknowledgement.
+
+        None: nothing to settle; the caller looks whether to stop, and goes on in a fresh scope.
+        """
+        lane, job = self._lane, self._job
+        receive_nowait, decode, context = lane.receive_nowait, job.decode, job.context
+        ack, call, waits = lane.ack, self._call, self._handler_waits
+        wants_metadata = self._handler.wants_metadata
+        largest = job.max_message_size
+        counts = job.settler.counts
+        special = _SPECIAL.search
+        pause_at = trio.current_time() + SLICE_S
+        turn = 0
+        while not self.stopping:
+            turn += 1
+            if turn % LOOK_EVERY == 0 and trio.current_time() > pause_at:
+                await trio.lowlevel.checkpoint()
+                pause_at = trio.current_time() + SLICE_S
+            try:
+                delivery = receive_nowait()
+            except trio.WouldBlock:
+                delivery = await lane.receive()
+                pause_at = trio.current_time() + SLICE_S
+            if delivery.lost:
+                lane.forget(delivery)
+                job.report_lost(delivery)
+                continue
+            self._current = delivery
+            retry_count = 0
+            raw = delivery.raw_headers
+            if delivery.num_delivered > 1 or (raw is not None and special(raw)):
+                # Anything but a plain first delivery: retries, dead ends, foreign headers.
+                retry_count, verdict = self._inspect(delivery)
+                if verdict is not None:
+                    return delivery, verdict, retry_count
+            payload = delivery.payload
+            if len(payload) > largest:
+                return delivery, self._too_large(len(payload)), retry_count
+            try:
+                message = decode(payload)
+            except DecodeError as exc:
+                return delivery, self._undecodable(exc), retry_count
+            metadata = (
+                job.metadata(delivery, retry_count, self._returned(delivery), self._shard)
+                if wants_metadata
+                else None
+            )
+            delivery.on_lost = self._lease_lost
+            self._waiting = False
+            job.busy += 1
+            try:
+                outcome = await drive(call(message, metadata, context), waits)
+            except Exception as exc:
+                if delivery.lost:
+                    return self._interrupted(delivery, exc)
+                return delivery, self._raised(delivery, exc), retry_count
+            finally:
+                job.busy -= 1
+                delivery.on_lost = None
+                if self._waiting:
+                    self._waiting = False
+                    scope.deadline = float("inf")
+            if outcome is _ACK and not delivery.lost:
+                ack(delivery)
+                self._current = None
+                counts["ack"] = counts.get("ack", 0) + 1
+                if job.returned:
+                    job.returned.pop(delivery.sequence, None)
+                if scope.cancel_called:
+                    # Fired in the instant the handler ended: of no meaning for the next one.
+                    return None
+                continue
+            if delivery.lost:
+                return self._interrupted(delivery, None)
+            return delivery, self._decide(delivery, outcome), retry_count
+        return None
+
+    def _handler_waits(self) -> None:
+        """First wait of the handler: its deadline counts from here, and others may go on."""
+        self._waiting = True
+        if self._timeout is not None:
+            self._scope.deadline = trio.current_time() + self._timeout
+        if not self._lane.wake_next() and self._more is not None:
+            self._more()
+
+    # ------------------------------------------------------------------ decisions
+
+    def _returned(self, delivery: Delivery) -> int:
+        return self._job.returned.get(delivery.sequence, 0)
+
+    def _facts(
+        self, delivery: Delivery, cause: Any = "outcome", detail: str | None = None
+    ) -> DeliveryFacts:
+        headers = delivery.headers
+        raw = delivery.raw_headers
+        hopped = raw is not None and has_shove_headers(raw)
+        return DeliveryFacts(
+            message_id=logical_id(headers, delivery.stream, delivery.sequence),
+            origin=origin_of(delivery.sequence, delivery.timestamp_ns),
+            retry_count=read_counter(headers, RETRY_COUNT) if hopped else 0,
+            defer_count=read_counter(headers, DEFER_COUNT) if hopped else 0,
+            num_delivered=delivery.num_delivered,
+            returned=self._returned(delivery),
+            cause=cause,
+            detail=detail,
+        )
+
+    def _inspect(self, delivery: Delivery) -> tuple[int, Verdict | None]:
+        """Retry count, and the verdict on what must not reach the handler."""
+        job = self._job
+        try:
+            facts = self._facts(delivery)
+        except HeaderError as exc:
+            return 0, give_up(
+                job.lane_topology, DeathReason.FOREIGN_HEADER, "header", str(exc)
+            )
+        count = effective_retry_count(facts, job.lane_topology)
+        if has_status_header(delivery.headers):
+            return count, give_up(
+                job.lane_topology,
+                DeathReason.FOREIGN_HEADER,
+                "header",
+                "a `Status` header is the server's own",
+            )
+        return count, before_handling(facts, job.lane_topology, job.limits)
+
+    def _too_large(self, size: int) -> Verdict:
+        job = self._job
+        detail = f"{size} bytes; max_message_size is {job.max_message_size}"
+        return give_up(job.lane_topology, DeathReason.OVERSIZE, "oversize", detail)
+
+    def _undecodable(self, error: DecodeError) -> Verdict:
+        return give_up(
+            self._job.lane_topology, DeathReason.UNDECODABLE, "undecodable", str(error)
+        )
+
+    def _raised(self, delivery: Delivery, error: Exception) -> Verdict:
+        logger.error(
+            "handler %s raised on message %s:%d",
+            self._handler.name,
+            delivery.stream,
+            delivery.sequence,
+            exc_info=error,
+        )
+        return self._route(delivery, Outcome.RETRY, "raised", type(error).__name__)
+
+    def _decide(self, delivery: Delivery, outcome: object) -> Verdict:
+        if isinstance(outcome, Outcome):
+            return self._route(delivery, outcome, "outcome", None)
+        logger.error(
+            "handler %s returned %s on message %s:%d, which is no Outcome; treated as RETRY",
+            self._handler.name,
+            type(outcome).__name__,
+            delivery.stream,
+            delivery.sequence,
+        )
+        return self._route(delivery, Outcome.RETRY, "invalid", f"returned {type(outcome).__name__}")
+
+    def _route(
+        self, delivery: Delivery, outcome: Outcome, cause: Any, detail: str | None
+    ) -> Verdict:
+        job = self._job
+        return route(
+            outcome, self._facts(delivery, cause, detail), job.lane_topology, job.limits
+        )
+
+    def _interrupted(
+        self, delivery: Delivery, failure: Exception | None
+    ) -> tuple[Delivery, Verdict, int] | None:
+        """Our own cancellation ended the handler: its time was up, or its lease is lost."""
+        if failure is not None:
+            logger.error(
+                "handler %s raised on message %s:%d while it was being cancelled",
+                self._handler.name,
+                delivery.stream,
+                delivery.sequence,
+                exc_info=failure,
+            )
+        if delivery.lost:
+            self._current = None
+            self._lane.forget(delivery)
+            self._job.report_lost(delivery)
+            return None
+        logger.warning(
+            "handler %s timed out after %s s on message %s:%d",
+            self._handler.name,
+            self._timeout,
+            delivery.stream,
+            delivery.sequence,
+        )
+        facts = self._facts(delivery)
+        retries = effective_retry_count(facts, self._job.lane_topology)
+        return delivery, self._route(delivery, Outcome.RETRY, "timeout", None), retries
+
+    async def _settle(self, delivery: Delivery, verdict: Verdict, retry_count: int) -> None:
+        job = self._job
+        if delivery.lost:
+            self._current = None
+            self._lane.forget(delivery)
+            job.report_lost(delivery)
+            return
+        held = await job.settler.carry_out(delivery, verdict, retry_count)
+        self._current = None
+        if not held or (isinstance(verdict, Nak) and not verdict.counted):
+            # It comes back through no attempt of its own: not part of its budget.
+            job.returned[delivery.sequence] = job.returned.get(delivery.sequence, 0) + 1
+        elif not isinstance(verdict, Nak):
+            job.returned.pop(delivery.sequence, None)
+
+    # ------------------------------------------------------------------ interruption
+
+    def _lease_lost(self) -> None:
+        # The keeper has marked the delivery; from here it can only be forgotten.
+        self._scope.cancel()
+
+    def _give_back(self) -> None:
+        """Cancelled from outside with a delivery in hand: not an attempt."""
+        delivery, self._current = self._current, None
+        if delivery is not None and not delivery.settled:
+            job = self._job
+            if delivery.lost:
+                self._lane.forget(delivery)
+                job.report_lost(delivery)
+            else:
+                job.returned[delivery.sequence] = self._returned(delivery) + 1
+                self._lane.nak(delivery)
+        # Whoever waits for our place must not wait in vain.
+        self._lane.wake_next()
+
+

@@ -1,0 +1,104 @@
+"""Pauses between restarts."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shove_actors._errors import UsageError
+from shove_actors.actors import BackingOff, Backoff, ChildSpec, Context, open_actor_system
+
+from .kit import UNLIMITED, Trace, crasher
+
+
+async def test_check07_15_doubles_up_to_the_cap(autojump_clock: trio.testing.MockClock) -> None:
+    trace = Trace()
+    backoff = Backoff(initial_s=1, max_s=8)
+    async with open_actor_system(
+        children=[crasher(trace, "A", times=6, backoff=backoff)], intensity=UNLIMITED
+    ):
+        await trio.sleep(100)
+    assert trace.times("start") == [0, 1, 3, 7, 15, 23, 31]
+
+
+async def _delays(seed: int) -> list[float]:
+    trace = Trace()
+    backoff = Backoff(initial_s=1, max_s=8, jitter=0.2)
+    async with open_actor_system(
+        children=[crasher(trace, "A", times=6, backoff=backoff)],
+        intensity=UNLIMITED,
+        rng=random.Random(seed),
+        listener=trace.listen,
+    ):
+        await trio.sleep(100)
+    return [e.delay_s for e in trace.of(BackingOff)]
+
+
+async def test_check07_16_jitter_is_seeded_and_capped(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    first, again, other = await _delays(1), await _delays(1), await _delays(2)
+    assert first == again
+    assert first != other
+    for delays in (first, other):
+        for delay, base in zip(delays, [1, 2, 4, 8, 8, 8], strict=True):
+            assert base <= delay <= min(8, 1.2 * base)
+
+
+async def test_check07_17_a_quiet_time_resets(autojump_clock: trio.testing.MockClock) -> None:
+    trace = Trace()
+
+    async def start(ctx: Context[object]) -> None:
+        ctx.started()
+        if ctx.incarnation == 4:
+            await trio.sleep(20)
+        if ctx.incarnation <= 4:
+            raise ValueError
+        await ctx.stop_requested.wait()
+
+    backoff = Backoff(initial_s=1, max_s=60, reset_after_s=10)
+    async with open_actor_system(
+        children=[ChildSpec(id="A", start=start, backoff=backoff)],
+        intensity=UNLIMITED,
+        listener=trace.listen,
+    ):
+        await trio.sleep(100)
+    assert [e.delay_s for e in trace.of(BackingOff)] == [1, 2, 4, 1]
+
+
+@given(
+    initial=st.floats(0.001, 100),
+    factor=st.floats(1, 1000),
+    jitter=st.floats(0, 1),
+    failures=st.integers(1, 5000),
+    draw=st.floats(0, 1, exclude_max=True),
+)
+def test_delay_is_within_its_bounds(
+    initial: float, factor: float, jitter: float, failures: int, draw: float
+) -> None:
+    backoff = Backoff(initial_s=initial, max_s=initial * factor, jitter=jitter)
+    delay = backoff.delay_s(failures, draw)
+    assert initial <= delay <= backoff.max_s
+    assert backoff.delay_s(failures + 1, draw) >= delay
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"initial_s": 0, "max_s": 1},
+        {"initial_s": 2, "max_s": 1},
+        {"initial_s": 1, "max_s": float("inf")},
+        {"initial_s": 1, "max_s": float("nan")},
+        {"initial_s": 1, "max_s": 2, "jitter": 1.5},
+        {"initial_s": 1, "max_s": 2, "jitter": -0.1},
+        {"initial_s": 1, "max_s": 2, "reset_after_s": -1},
+    ],
+)
+def test_refused(options: dict[str, float]) -> None:
+    with pytest.raises(UsageError):
+        Backoff(**options)
