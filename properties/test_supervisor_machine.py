@@ -85,6 +85,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         self.forgotten: set[str] = set()
         self.kinds: dict[str, Restart] = {}
         self.not_before: dict[str, float] = {}
+        self.removed: set[str] = set()
         self.restarts: list[float] = []
         self.final: PlanAction | None = None
         self.ready = False
@@ -174,7 +175,10 @@ class SupervisorMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.queue)
     @rule()
     def deliver(self) -> None:
-        self._decide(self.queue.popleft())
+        event = self.queue.popleft()
+        if isinstance(event, Remove) and event.id in self.state.slots:
+            self.removed.add(event.id)
+        self._decide(event)
 
     @precondition(lambda self: self.dynamic and len(self.state.slots) < 6)
     @rule(restart=_kinds, backoff=_backoffs)
@@ -235,6 +239,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     def _start(self, id_: str) -> None:
         assert self.world[id_] == "off", "two incarnations at once"
         assert id_ not in self.forgotten
+        assert id_ not in self.removed
         assert self.now >= self.not_before.get(id_, 0.0), "started before its backoff was over"
         if self.kinds[id_] is Restart.TEMPORARY:
             assert self.starts[id_] == 0

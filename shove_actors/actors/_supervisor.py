@@ -15,8 +15,9 @@ a cancellation of the body, so there is one way down, and it works during a star
 ordered stop; they are raised on when everybody has ended. Proof: checks 25 and 26.
 
 *Races*, each with its test: cancel while a child calls `started()` (check 7); a stop in the
-middle of a backoff (18), of a start (6) and of a group restart (`test_stop_during_group_restart`);
-a crash nobody has looked at yet when the stop begins (`test_unseen_crash_is_in_the_report`).
+middle of a backoff (18), of a start (6), of a group restart (`test_stop_during_group_restart`),
+and between a start that was ordered and its first step (`test_stop_between_order_and_start`); a
+crash nobody has looked at yet when the stop begins (`test_unseen_crash_during_a_group_restart`).
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Supervisor:
         self._post, self._inbox = trio.open_memory_channel[PlanEvent](math.inf)
         self._body = trio.CancelScope()
         self._starting: dict[str, trio.CancelScope] = {}
-        self._stops: set[trio.CancelScope] = set()
+        self._stops: dict[str, trio.CancelScope] = {}
         self._failure: Exception | None = None
         self._on_ready: Callable[[], None] = lambda: None
 
@@ -132,8 +133,6 @@ class Supervisor:
             )
 
     async def _loop(self) -> None:
-        # Asked to stop before it began: start nothing.
-        await trio.lowlevel.checkpoint_if_cancelled()
         self._dispatch(Tick())
         while not self._plan.over:
             event: PlanEvent = Tick()
@@ -179,11 +178,14 @@ class Supervisor:
             assert isinstance(action, Finish)
 
     def _order_stop(self, slot: Slot) -> None:
-        incarnation = slot.incarnation
+        id_, incarnation = slot.spec.id, slot.incarnation
+        if id_ in self._stops:
+            return
         if incarnation is not None and incarnation.up:
+            self._stops[id_] = trio.CancelScope()
             self.nursery.start_soon(self._stop, incarnation, name=f"stop {slot.path}")
-        elif slot.spec.id in self._starting:
-            self._starting[slot.spec.id].cancel()
+        elif id_ in self._starting:
+            self._starting[id_].cancel()
 
     def _give_up(self, action: GiveUp) -> None:
         intensity = self._plan.window.intensity
@@ -203,16 +205,15 @@ class Supervisor:
     @trio.lowlevel.enable_ki_protection
     async def _stop(self, incarnation: Incarnation) -> None:
         slot = incarnation.slot
-        with trio.CancelScope() as scope:
-            self._stops.add(scope)
-            try:
+        try:
+            with self._stops[slot.spec.id]:
                 await stop_child(incarnation, self._final_for(slot), self._grace_of(slot))
-            finally:
-                self._stops.discard(scope)
+        finally:
+            del self._stops[slot.spec.id]
 
     @trio.lowlevel.enable_ki_protection
     async def _start(self, slot: Slot) -> None:
-        if self.stopping:
+        if self.stopping or self._body.cancel_called or self.nursery.cancel_scope.cancel_called:
             # Ordered just before the stop began, and not running until now.
             return
         incarnation = Incarnation(slot, self, runner_of(slot.spec))
@@ -288,7 +289,7 @@ class Supervisor:
 
     def _take_over(self) -> None:
         """From here on only the ordered stop acts: no start and no other stop is under way."""
-        for scope in (*self._starting.values(), *self._stops):
+        for scope in (*self._starting.values(), *self._stops.values()):
             scope.cancel()
         self._report_unseen()
 

@@ -239,6 +239,10 @@ class Backend(Protocol):
         """
         ...
 
+    async def open_lanes(self, specs: Sequence[LaneSpec]) -> Sequence[Lane]:
+        """`open_lane` for many durables of one stream, in the order of `specs`; all or none."""
+        ...
+
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         """None: the durable does not exist. Any other failure raises: unknown is not zero."""
         ...

@@ -180,6 +180,18 @@ class JetStream:
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
         return ConsumerInfo.read(await self.call(f"CONSUMER.INFO.{stream}.{name}"))
 
+    async def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
+        """Infos of all consumers of a stream, page by page (256 each)."""
+        offset = 0
+        while True:
+            page = await self.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
+            found = page.get("consumers") or []
+            for raw in found:
+                yield ConsumerInfo.read(raw)
+            offset += len(found)
+            if not found or offset >= page.get("total", 0):
+                return
+
     async def delete_consumer(self, stream: str, name: str) -> None:
         await self.call(f"CONSUMER.DELETE.{stream}.{name}")
 

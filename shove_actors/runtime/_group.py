@@ -1,6 +1,7 @@
 """Consumer groups: registrations with one lifetime.
 
     group (rest_for_one, 3 in 60 s)
+    ├─ clock   time-outs of running handlers
     ├─ lanes   DynamicSupervisor: one actor per consumer or shard, stopped in parallel
     └─ scaler  fills the pool, also after the pool itself was restarted; last, so it stops first
 
@@ -251,8 +252,8 @@ class ConsumerGroup:
                 if drain_timeout > 0:
                     nursery.start_soon(self._watch_hard, nursery, ref)
         for registration in opened:
+            await registration.confirm()
             for lane in registration.lanes:
-                await lane.confirm()
                 self._broker.leases.remove(lane)
 
     async def _end(self, ref: ActorRef[Any]) -> None:
@@ -317,6 +318,14 @@ class ConsumerGroup:
             stop_grace_s=drain_timeout,
         )
 
+        async def clock(ctx: Context[None]) -> None:
+            ctx.started()
+            async with trio.open_nursery() as nursery:
+                for registration in self._registrations:
+                    nursery.start_soon(registration.clock.run)
+                await ctx.stop_requested.wait()
+                nursery.cancel_scope.cancel()
+
         async def scaler(ctx: Context[None]) -> None:
             for spec in specs:
                 await pool.start_child(spec)
@@ -328,7 +337,11 @@ class ConsumerGroup:
             strategy=Strategy.REST_FOR_ONE,
             intensity=Intensity(max_restarts=3, period_s=60.0),
             restart=Restart.TEMPORARY,
-            children=[pool.spec(id="lanes"), ChildSpec(id="scaler", start=scaler)],
+            children=[
+                ChildSpec(id="clock", start=clock),
+                pool.spec(id="lanes"),
+                ChildSpec(id="scaler", start=scaler),
+            ],
         )
 
     def _on_event(self, event: LifecycleEvent) -> None:

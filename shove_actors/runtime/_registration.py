@@ -30,6 +30,7 @@ from shove_actors.messaging import (
 
 from ._dead_settle import DeadSettler
 from ._handler import Resolved, resolve
+from ._handler_clock import HandlerClock
 from ._options import ConsumerOptions
 from ._publish_service import PublishService
 from ._settle import Settler
@@ -37,8 +38,6 @@ from ._worker import Worker
 
 logger = logging.getLogger("shove_actors.consumer")
 
-#: Lanes opened at the same time: each costs one or two requests.
-_OPEN_AT_ONCE = 16
 #: An unsequenced durable lets any number of messages out: what one process holds is bounded by its
 #: own credit, and messages waiting out a delayed NAK must not fill a shared window (PC-031).
 UNLIMITED = -1
@@ -71,7 +70,7 @@ class Registration:
         )
         self.lane_topology = topic.topology
         self.limits = options.limits
-        self.timeout = options.handler_timeout
+        self.clock = HandlerClock(options.handler_timeout)
         self.max_message_size = options.max_message_size
         self.decode: Callable[[bytes], Any] = topic.decode
         self.returned: dict[int, int] = {}
@@ -138,27 +137,13 @@ class Registration:
 
     async def open(self, backend: Backend) -> None:
         """Open all lanes. Raises the first failure after closing what was opened."""
-        specs = self.lane_specs()
-        found: dict[int, Lane] = {}
-        failures: list[Exception] = []
-        limit = trio.CapacityLimiter(_OPEN_AT_ONCE)
+        self.lanes = list(await backend.open_lanes(self.lane_specs()))
 
-        async def open_one(index: int, spec: LaneSpec) -> None:
-            async with limit:
-                if failures:
-                    return
-                try:
-                    found[index] = await backend.open_lane(spec)
-                except Exception as exc:
-                    failures.append(exc)
-
+    async def confirm(self) -> None:
+        """Wait (bounded) until the server has processed the last acknowledgements."""
         async with trio.open_nursery() as nursery:
-            for index, spec in enumerate(specs):
-                nursery.start_soon(open_one, index, spec)
-        self.lanes = [found[index] for index in sorted(found)]
-        if failures:
-            await self.close_lanes()
-            raise failures[0]
+            for lane in self.lanes:
+                nursery.start_soon(lane.confirm)
 
     async def close_lanes(self) -> None:
         """Give back what waits; running handlers go on."""

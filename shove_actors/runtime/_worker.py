@@ -10,8 +10,8 @@ Invariants
 * The fast path (a handler that acknowledges without having waited) has no await, no cancel scope
   of its own and no task switch. Everything else leaves the fast loop.
 
-One cancel scope serves many messages. Its deadline is set only when a handler really waits; a scope
-that has fired (time-out, lost lease) is replaced. An outer cancellation (drain time-out, kill)
+One cancel scope serves many messages; the handler clock or the lease keeper cancels it, and a scope
+that has fired is replaced. An outer cancellation (drain time-out, kill)
 passes through and the delivery in hand is given back as not attempted.
 
 Fairness: at most `SLICE_S` between two checkpoints, so handlers that never wait cannot starve
@@ -53,6 +53,7 @@ from shove_actors.messaging import (
 
 from ._drive import drive
 from ._handler import Resolved
+from ._handler_clock import HandlerClock
 from ._settle import Settler
 
 logger = logging.getLogger("shove_actors.consumer")
@@ -73,7 +74,7 @@ class Job(Protocol):
     settler: Settler
     handler: Resolved
     context: Any
-    timeout: float | None
+    clock: HandlerClock
     max_message_size: int
     decode: Callable[[bytes], Any]
     returned: dict[int, int]
@@ -104,7 +105,8 @@ class Worker:
         self._more = more
         self._handler = handler if handler is not None else job.handler
         self._call = self._handler.call
-        self._timeout = None if self._handler.in_thread else job.timeout
+        # A thread cannot be cancelled, so a plain function is not timed.
+        self._clock = None if self._handler.in_thread else job.clock
         self._scope = trio.CancelScope()
         self._current: Delivery | None = None
         self._waiting = False
@@ -121,6 +123,10 @@ class Worker:
         self.stopping = True
         if self._current is None:
             self._scope.cancel()
+
+    def time_out(self) -> None:
+        """From the handler clock: the handler has had its time."""
+        self._scope.cancel()
 
     def kill(self) -> None:
         """Cancel the handler; its message is given back as not attempted."""
@@ -220,7 +226,8 @@ class Worker:
                 delivery.on_lost = None
                 if self._waiting:
                     self._waiting = False
-                    scope.deadline = float("inf")
+                    if self._clock is not None:
+                        self._clock.end(self)
             if outcome is _ACK and not delivery.lost:
                 ack(delivery)
                 self._current = None
@@ -237,10 +244,10 @@ class Worker:
         return None
 
     def _handler_waits(self) -> None:
-        """First wait of the handler: its deadline counts from here, and others may go on."""
+        """First wait of the handler: its time counts from here, and others may go on."""
         self._waiting = True
-        if self._timeout is not None:
-            self._scope.deadline = trio.current_time() + self._timeout
+        if self._clock is not None:
+            self._clock.begin(self)
         if not self._lane.wake_next() and self._more is not None:
             self._more()
 
@@ -345,7 +352,7 @@ class Worker:
         logger.warning(
             "handler %s timed out after %s s on message %s:%d",
             self._handler.name,
-            self._timeout,
+            self._job.clock.timeout_s,
             delivery.stream,
             delivery.sequence,
         )

@@ -194,6 +194,35 @@ async def test_stop_child_during_its_backoff(autojump_clock: trio.testing.MockCl
         assert trace.times("start") == [0]
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_stop_child_while_it_gets_up(
+    autojump_clock: trio.testing.MockClock, turns: int
+) -> None:
+    """The stop arrives at every possible turn of the start: the child is gone all the same."""
+    trace = Trace()
+    pool = DynamicSupervisor(intensity=MANY)
+    async with open_actor_system(children=[pool.spec(id="lanes")]):
+        async with trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                try:
+                    await pool.start_child(worker(trace, "l1"))
+                except (ActorGone, StartFailed):
+                    pass
+
+            nursery.start_soon(start)
+            await trio.lowlevel.checkpoint()
+            for _ in range(turns):
+                await trio.lowlevel.checkpoint()
+            await pool.stop_child("l1")
+        await trio.testing.wait_all_tasks_blocked()
+        # The stop may have come before there was anything to stop.
+        if len(pool) == 0:
+            assert len(trace.names("start")) == len(trace.names("end")) <= 1
+        else:
+            assert trace.names("end") == []
+
+
 async def test_stop_child_with_another_grace(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
     pool = DynamicSupervisor()

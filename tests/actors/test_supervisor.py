@@ -15,9 +15,15 @@ from shove_actors.actors import (
     ChildSpec,
     Context,
     Crashed,
+    Ended,
     Escalated,
     Exited,
+    GraceExpired,
     Intensity,
+    LifecycleEvent,
+    MailboxSpec,
+    OnStop,
+    Overrun,
     Restart,
     RestartIntensityExceeded,
     Returned,
@@ -426,6 +432,142 @@ async def test_unseen_crash_is_in_the_report(autojump_clock: trio.testing.MockCl
         go.set()
         system.stop()
     assert [type(late.error) for late in system.report.errors] == [ValueError]
+
+
+async def test_unseen_crash_during_a_group_restart(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A crashes while C is being stopped; before anybody looks, the whole system is stopped."""
+    trace = Trace()
+    children = [
+        crasher(trace, "A", after_s=2),
+        crasher(trace, "B", after_s=1),
+        worker(trace, "C", stop_s=10, shutdown=Shutdown.within(20)),
+    ]
+    async with open_actor_system(children=children, strategy=Strategy.REST_FOR_ONE) as system:
+        await trio.sleep(5)
+    assert [(late.path, str(late.error)) for late in system.report.errors] == [("A", "A 1")]
+    assert trace.names("start") == ["A", "B", "C"]
+
+
+async def test_stop_between_order_and_start(autojump_clock: trio.testing.MockClock) -> None:
+    """A listener stops the system in the very step in which a restart is ordered.
+
+    The start has been handed to a task that has not run yet. It must not start the child once
+    the ordered stop has gone past it: nobody would ever stop that child.
+    """
+    trace = Trace()
+    children = [
+        worker(trace, "A", restart=Restart.TEMPORARY),
+        crasher(trace, "B", times=1, after_s=1),
+    ]
+
+    def stop_at_the_end_of_a(event: LifecycleEvent) -> None:
+        if isinstance(event, Ended) and event.path == "A":
+            system.stop()
+
+    async with open_actor_system(
+        children=children, strategy=Strategy.ONE_FOR_ALL, listener=stop_at_the_end_of_a
+    ) as system:
+        await system.wait_stopped()
+    assert trace.names("start") == ["A", "B"]
+
+
+async def test_overrun_is_reported_once_when_a_stop_overtakes_another(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    trace = Trace()
+
+    async def stubborn(ctx: Context[object]) -> None:
+        ctx.started()
+        with trio.CancelScope(shield=True):
+            await trio.sleep_until(20)
+
+    children = [
+        crasher(trace, "B", after_s=1),
+        ChildSpec(id="C", start=stubborn, shutdown=Shutdown.within(2), overrun_s=5),
+    ]
+    async with open_actor_system(
+        children=children, strategy=Strategy.REST_FOR_ONE, listener=trace.listen
+    ):
+        await trio.sleep(4)
+    assert [e.at for e in trace.of(GraceExpired)] == [3]
+    assert [e.at for e in trace.of(Overrun)] == [8, 13, 18]
+
+
+async def test_a_child_that_is_starting_is_cancelled_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Even if others, started before it was restarted, take their time to stop."""
+    trace = Trace()
+
+    async def slow_again(ctx: Context[object]) -> None:
+        try:
+            if ctx.incarnation > 1:
+                await trio.sleep_forever()
+            ctx.started()
+            await trio.sleep(1)
+            raise ValueError
+        finally:
+            trace.add("end", "A")
+
+    children = [ChildSpec(id="A", start=slow_again), worker(trace, "B", stop_s=3)]
+    async with open_actor_system(children=children):
+        await trio.sleep(2)
+    assert trace.times("end", "A") == [1, 2]
+    assert trace.times("end", "B") == [5]
+
+
+async def test_one_for_all_waits_for_the_backoff_as_a_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    trace = Trace()
+    backoff = Backoff(initial_s=10, max_s=10)
+    children = [worker(trace, "A"), crasher(trace, "B", times=1, after_s=1, backoff=backoff)]
+    async with open_actor_system(children=children, strategy=Strategy.ONE_FOR_ALL):
+        await trio.sleep(20)
+    assert trace.times("start") == [0, 0, 11, 11]
+
+
+async def test_a_tree_that_gives_up_still_drains(autojump_clock: trio.testing.MockClock) -> None:
+    handled: list[str] = []
+
+    async def sink(ctx: Context[str]) -> None:
+        ctx.started()
+        async for message in ctx:
+            await trio.sleep(1)
+            handled.append(message)
+
+    async def source(ctx: Context[object]) -> None:
+        ctx.started()
+        for n in range(3):
+            ctx.system.ref("sink").tell_nowait(f"m{n}")
+        raise ValueError
+
+    failure = await run_until_failed(
+        ChildSpec(id="sink", start=sink, mailbox=MailboxSpec(on_stop=OnStop.DRAIN)),
+        ChildSpec(id="source", start=source),
+        intensity=Intensity(max_restarts=0),
+    )
+    assert isinstance(failure, RestartIntensityExceeded)
+    assert handled == ["m0", "m1", "m2"]
+
+
+async def test_children_of_a_supervisor_that_is_gone_are_gone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    group = supervisor(
+        id="group",
+        children=[worker(Trace(), "A"), crasher(Trace(), "B", after_s=1)],
+        intensity=Intensity(max_restarts=0),
+        restart=Restart.TEMPORARY,
+    )
+    async with open_actor_system(children=[group]) as system:
+        ref = system.ref("group/A")
+        await ref.watch()
+        assert trio.current_time() == 1
+        with pytest.raises(ActorGone):
+            await ref.ask("anybody?")
 
 
 async def test_two_crashes_at_once_are_one_restart_each(

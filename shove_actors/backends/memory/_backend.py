@@ -180,6 +180,17 @@ class MemoryBackend:
         lane.start()
         return lane
 
+    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[MemoryLane]:
+        await self._reach_server()
+        lanes: list[MemoryLane] = []
+        for spec in specs:
+            durable = self.server.open_durable(spec.stream, durable_settings(spec))
+            lanes.append(MemoryLane(self, spec, durable))
+        for lane in lanes:
+            self._lanes[lane] = None
+            lane.start()
+        return lanes
+
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         await self._reach_server()
         self.server.advance()

@@ -247,7 +247,8 @@ class Durable:
             # Acknowledged, or given a delay, since it was queued.
             if entry is not None and entry.queued:
                 return self.stream.messages[sequence]
-        if len(self.pending) >= self.settings.max_ack_pending:
+        # -1 is unlimited, as on the server.
+        if 0 <= self.settings.max_ack_pending <= len(self.pending):
             return None
         while self._unread:
             sequence = self._unread.popleft()

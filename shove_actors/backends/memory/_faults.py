@@ -2,7 +2,9 @@
 
 Counted faults hit the next n events of their kind, in the order in which the server sees them;
 `sometimes` adds a probability per event, drawn from a generator with the server's seed. With the
-same seed and the same program the same events are hit.
+same seed the same events of that order are hit. Trio runs tasks that are ready together in random
+order, so a history of several tasks repeats only under a scheduler that does not (Hypothesis makes
+it one).
 """
 
 from __future__ import annotations

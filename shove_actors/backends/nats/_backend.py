@@ -45,7 +45,7 @@ from shove_actors.jetstream import (
 )
 from shove_actors.messaging import Topology
 
-from ._declare import declare_all, ensure_durable
+from ._declare import declare_all, ensure_durable, ensure_durables
 from ._lane import NatsLane
 
 logger = logging.getLogger("shove_actors.backends.nats")
@@ -257,6 +257,14 @@ class NatsBackend:
         self._lanes.add(lane)
         lane.start()
         return lane
+
+    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
+        await ensure_durables(self.js, specs)
+        lanes = [NatsLane(self, spec) for spec in specs]
+        self._lanes.update(lanes)
+        for lane in lanes:
+            lane.start()
+        return lanes
 
     def forget_lane(self, lane: NatsLane) -> None:
         self._lanes.discard(lane)

@@ -334,6 +334,8 @@ class NatsLane:
             answer = await self._conn.request(reply.decode(), b"+ACK", timeout=2.0)
         except (RequestTimeout, ConnectionError, NotConnected, ShoveError):
             return False
+        if answer.status is None and self._last_acked is reply:
+            self._last_acked = None  # nothing left to prove until the next acknowledgement
         return answer.status is None
 
     # ------------------------------------------------------------------ trouble

@@ -132,6 +132,15 @@ async def test_forgotten_while_it_waits_is_never_received(autojump_clock: Clock)
             lane.receive_nowait()
 
 
+async def test_forgotten_while_it_waits_is_skipped_without_waiting(autojump_clock: Clock) -> None:
+    async with memory_world(MemoryServer()).process() as process:
+        lane = await process.lane(credit=2)
+        await process.stored(2)
+        await trio.testing.wait_all_tasks_blocked()
+        lane.forget(lane.held[1])
+        assert lane.receive_nowait().sequence == 2
+
+
 async def test_forgotten_while_it_waits_and_naked_on_close(autojump_clock: Clock) -> None:
     server = MemoryServer()
     async with memory_world(server).process() as process:

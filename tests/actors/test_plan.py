@@ -1,0 +1,174 @@
+"""The decision table, step by step. The machine in `properties/` plays it at random."""
+
+from __future__ import annotations
+
+from shove_actors.actors import Crashed, Intensity, Restart, Returned, Stopped, Strategy
+from shove_actors.actors._plan import PlanState, begin, decide, restarts
+from shove_actors.actors._plan_types import (
+    Add,
+    ChildDown,
+    ChildRejected,
+    ChildUp,
+    FailStart,
+    Forget,
+    GiveUp,
+    Phase,
+    PlanAction,
+    PlanEvent,
+    PlanSlot,
+    Ready,
+    Refuse,
+    Remove,
+    StartChild,
+    StopChild,
+    Tick,
+)
+
+BOOM = Crashed(error=ValueError("boom"))
+
+
+class Player:
+    """Feeds events to the plan at one moment in time and keeps its answers."""
+
+    def __init__(self, strategy: Strategy | None, *slots: PlanSlot, budget: int = 10) -> None:
+        self.state: PlanState = begin(
+            slots, strategy=strategy, intensity=Intensity(max_restarts=budget, period_s=60)
+        )
+
+    def feed(self, *events: PlanEvent, now: float = 0.0) -> list[PlanAction]:
+        answers: list[PlanAction] = []
+        for event in events:
+            self.state, actions = decide(self.state, event, now)
+            answers += actions
+        return answers
+
+    def all_up(self) -> None:
+        self.feed(Tick())
+        for id_ in tuple(self.state.slots):
+            self.feed(ChildUp(id=id_))
+        assert self.state.ready
+
+    def phases(self) -> list[Phase]:
+        return [slot.phase for slot in self.state.slots.values()]
+
+
+def _abc(**options: object) -> list[PlanSlot]:
+    return [PlanSlot(id=id_, **options) for id_ in "ABC"]
+
+
+def test_children_start_one_by_one() -> None:
+    player = Player(Strategy.ONE_FOR_ONE, *_abc())
+    assert player.feed(Tick()) == [StartChild(id="A")]
+    assert player.feed(ChildUp(id="A")) == [StartChild(id="B")]
+    assert player.feed(ChildUp(id="B")) == [StartChild(id="C")]
+    assert player.feed(ChildUp(id="C")) == [Ready()]
+
+
+def test_a_crash_during_the_first_start_waits_its_turn() -> None:
+    player = Player(Strategy.ONE_FOR_ONE, *_abc())
+    player.feed(Tick(), ChildUp(id="A"))
+    assert player.feed(ChildDown(id="A", exit=BOOM)) == []
+    assert player.feed(ChildUp(id="B")) == [StartChild(id="C")]
+    assert player.feed(ChildUp(id="C")) == [Ready(), StartChild(id="A")]
+
+
+def test_first_start_fails() -> None:
+    player = Player(Strategy.ONE_FOR_ONE, *_abc())
+    error = ValueError("no")
+    player.feed(Tick(), ChildUp(id="A"))
+    assert player.feed(ChildRejected(id="B", error=error)) == [FailStart(id="B", error=error)]
+    assert player.feed(ChildDown(id="A", exit=BOOM)) == []
+
+
+def test_those_dragged_down_stop_last_first_and_start_first_first() -> None:
+    player = Player(Strategy.ONE_FOR_ALL, *_abc())
+    player.all_up()
+    assert player.feed(ChildDown(id="B", exit=BOOM)) == [StopChild(id="C")]
+    assert player.feed(ChildDown(id="C", exit=Stopped())) == [StopChild(id="A")]
+    assert player.feed(ChildDown(id="A", exit=Stopped())) == [StartChild(id="A")]
+    assert player.feed(ChildUp(id="A")) == [StartChild(id="B")]
+    assert player.feed(ChildUp(id="B")) == [StartChild(id="C")]
+    assert player.feed(ChildUp(id="C")) == []
+    assert len(player.state.window.times) == 1
+
+
+def test_two_deferred_crashes_are_one_group_restart() -> None:
+    """B and C die while A is being restarted; B's restart takes C with it, and C counts once.
+
+    The report of C's death must not be looked at again when C is already up anew.
+    """
+    player = Player(Strategy.REST_FOR_ONE, *(PlanSlot(id=id_) for id_ in "ABCD"))
+    player.all_up()
+    player.feed(ChildDown(id="D", exit=BOOM))
+    assert player.feed(ChildDown(id="B", exit=BOOM), ChildDown(id="C", exit=BOOM)) == []
+    # D is up again: B's crash takes D down; C is down already, and nothing asks it to stop.
+    assert player.feed(ChildUp(id="D")) == [StopChild(id="D")]
+    assert player.feed(ChildDown(id="D", exit=Stopped())) == [StartChild(id="B")]
+    assert player.feed(ChildUp(id="B")) == [StartChild(id="C")]
+    assert player.feed(ChildUp(id="C")) == [StartChild(id="D")]
+    assert player.feed(ChildUp(id="D")) == []
+    assert player.phases() == [Phase.UP] * 4
+    assert len(player.state.window.times) == 2
+
+
+def test_a_deferred_return_of_a_transient_sibling_stays_a_return() -> None:
+    player = Player(
+        Strategy.REST_FOR_ONE,
+        PlanSlot(id="A"),
+        PlanSlot(id="B", restart=Restart.TRANSIENT),
+        PlanSlot(id="C"),
+    )
+    player.all_up()
+    player.feed(ChildDown(id="C", exit=BOOM))
+    player.feed(ChildDown(id="A", exit=BOOM), ChildDown(id="B", exit=Returned()))
+    assert player.feed(ChildUp(id="C")) == [Forget(id="B"), StopChild(id="C")]
+    assert player.feed(ChildDown(id="C", exit=Stopped())) == [StartChild(id="A")]
+    assert player.feed(ChildUp(id="A")) == [StartChild(id="C")]
+
+
+def test_the_budget_is_the_supervisors() -> None:
+    player = Player(Strategy.ONE_FOR_ONE, *_abc(), budget=2)
+    player.all_up()
+    assert player.feed(ChildDown(id="A", exit=BOOM)) == [StartChild(id="A")]
+    player.feed(ChildUp(id="A"))
+    assert player.feed(ChildDown(id="B", exit=BOOM)) == [StartChild(id="B")]
+    player.feed(ChildUp(id="B"))
+    assert player.feed(ChildDown(id="C", exit=BOOM)) == [GiveUp(id="C", exit=BOOM)]
+    assert player.state.over
+
+
+def test_dynamic_children_are_independent() -> None:
+    player = Player(None)
+    assert player.feed(Tick()) == [Ready()]
+    actions = player.feed(Add(slot=PlanSlot(id="A")), Add(slot=PlanSlot(id="B")))
+    assert actions == [StartChild(id="A"), StartChild(id="B")]
+    player.feed(ChildUp(id="A"))
+    assert player.feed(Remove(id="A")) == [StopChild(id="A")]
+    error = ValueError("no")
+    assert player.feed(ChildRejected(id="B", error=error)) == [
+        Refuse(id="B", error=error),
+        Forget(id="B"),
+    ]
+    assert player.feed(ChildDown(id="A", exit=Stopped())) == [Forget(id="A")]
+    assert player.state.slots == {}
+
+
+def test_removed_while_it_gets_up() -> None:
+    """The removal is looked at before the report that the child is up."""
+    player = Player(None)
+    player.feed(Tick(), Add(slot=PlanSlot(id="A")))
+    assert player.feed(Remove(id="A"), Remove(id="A")) == [StopChild(id="A")]
+    assert player.feed(ChildUp(id="A")) == [StopChild(id="A")]
+    assert player.feed(ChildDown(id="A", exit=Stopped())) == [Forget(id="A")]
+
+
+def test_who_is_restarted() -> None:
+    table = {
+        (Restart.PERMANENT, BOOM): True,
+        (Restart.PERMANENT, Returned()): True,
+        (Restart.TRANSIENT, BOOM): True,
+        (Restart.TRANSIENT, Returned()): False,
+        (Restart.TEMPORARY, BOOM): False,
+        (Restart.TEMPORARY, Returned()): False,
+    }
+    assert {key: restarts(*key) for key in table} == table
