@@ -6,8 +6,8 @@ The switch happens inside `started()`. But Trio's `TaskStatus.started()` silentl
 the task if the start is being cancelled at that moment: the task stays under the cancelled
 `start()`. Shielding it then would make `start()` wait for a task that nothing can cancel any more
 (a prototype hung for ever). Hence the shield is raised only if the task's parent nursery really
-is the supervisor's. Proof: `test_check07_07_cancel_while_child_calls_started` and
-`test_started_late_after_its_timeout_is_a_failed_start`.
+is the supervisor's. Proof: `test_started_late_after_its_timeout_is_a_failed_start`. (Check 7, the
+same race by a stop, passes even without the guard: a stop also cancels the child's own scope.)
 
 *The invariant.* An ordinary error never leaves `run`: it becomes an exit, posted as an event when
 everything the function had opened is closed. Only fatal exceptions (and foreign cancellations

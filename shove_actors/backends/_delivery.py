@@ -23,6 +23,7 @@ class Delivery:
 
     __slots__ = (
         "_headers",
+        "arrived_at",
         "lane",
         "leased_at",
         "lost",
@@ -64,6 +65,8 @@ class Delivery:
         #: When the stream stored it, nanoseconds of the server's clock.
         self.timestamp_ns = timestamp_ns
         self.leased_at = leased_at
+        #: When it came; `leased_at` moves on with each renewal, this does not.
+        self.arrived_at = leased_at
         #: The acknowledgement subject; private to the backend.
         self.reply = reply
         #: Acked, naked or forgotten: a second settle is a bug in the runtime.

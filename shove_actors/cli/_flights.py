@@ -76,7 +76,7 @@ def read_flights(count: int | None = None) -> list[Flight]:
 
     Raises `UsageError` when `count` is out of range.
     """
-    packed = resources.files("shove_actors.cli").joinpath("data", DATA_FILE).read_bytes()
+    packed = (resources.files("shove_actors.cli") / "data" / DATA_FILE).read_bytes()
     flights = parse_flights(gzip.decompress(packed).decode("utf-8"))
     if count is None:
         return flights

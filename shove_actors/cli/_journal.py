@@ -142,4 +142,3 @@ def _event(name: str, line: bytes) -> Event:
         return _decode(line)
     except msgspec.MsgspecError as exc:
         raise JournalError(f"journal {name} has a line that is no event: {exc}") from None
-

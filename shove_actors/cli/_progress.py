@@ -36,6 +36,7 @@ class Snapshot:
     rates: Rates
     tree: TreeNode | None
     workers: tuple[str, ...]
+    done: bool
 
 
 class Progress:
@@ -49,17 +50,28 @@ class Progress:
         self._dead: set[int] = set()
         self._rejected: set[int] = set()
         self._calls: dict[str, int] = {}
+        self._running: dict[str, set[int]] = {}
         self._begun = now()
+        #: Events read so far: a run that stands still reads no more.
+        self.events = 0
         self._past: deque[tuple[float, int, int, int]] = deque()
+
+    def begin(self) -> None:
+        """The time counts from here."""
+        self._begun = now()
+        self._past.clear()
 
     def read(self) -> None:
         """Take in what has been written since the last time."""
         for who, event in self._reader.new_events():
+            self.events += 1
             if isinstance(event, Published):
                 self._published.add(event.row)
             elif isinstance(event, Started):
                 self._calls[who] = self._calls.get(who, 0) + 1
+                self._running.setdefault(who, set()).add(event.sequence)
             elif isinstance(event, Ended):
+                self._running[who].discard(event.sequence)
                 if event.outcome == "ack":
                     self._acknowledged.add(event.row)
                 elif event.outcome == "reject":
@@ -90,10 +102,7 @@ class Progress:
     @property
     def done(self) -> bool:
         """Every flight was published, and acknowledged or seen among the dead letters."""
-        return (
-            self.published >= self.total
-            and len(self._acknowledged | self._dead) >= self.total
-        )
+        return self.published >= self.total and len(self._acknowledged | self._dead) >= self.total
 
     def share(self) -> float:
         """From 0 to 1, counting publishing and handling alike."""
@@ -102,14 +111,16 @@ class Progress:
     def calls_of(self, who: str) -> int:
         return self._calls.get(who, 0)
 
+    def running(self, who: str) -> int:
+        """How many handlers have begun in that process and not ended."""
+        return len(self._running.get(who, ()))
+
     def rates(self) -> Rates:
         if len(self._past) < 2:
             return Rates()
         (t0, p0, h0, d0), (t1, p1, h1, d1) = self._past[0], self._past[-1]
         span = max(t1 - t0, 1e-6)
-        return Rates(
-            published=(p1 - p0) / span, handled=(h1 - h0) / span, dead=(d1 - d0) / span
-        )
+        return Rates(published=(p1 - p0) / span, handled=(h1 - h0) / span, dead=(d1 - d0) / span)
 
     def snapshot(self, tree: TreeNode | None, workers: tuple[str, ...] = ()) -> Snapshot:
         return Snapshot(
@@ -122,4 +133,5 @@ class Progress:
             rates=self.rates(),
             tree=tree,
             workers=workers,
+            done=self.done,
         )

@@ -42,9 +42,7 @@ def progress_line(now: Snapshot) -> str:
 
 def verdict_rows(verdict: Verdict, *, chaos: bool) -> list[tuple[str, str]]:
     """What the final table shows: (what, value)."""
-    in_flight = (
-        "held" if verdict.overlaps == 0 else f"BROKEN {verdict.overlaps:,} times"
-    )
+    in_flight = "held" if verdict.overlaps == 0 else f"BROKEN {verdict.overlaps:,} times"
     rows = [
         ("published", f"{verdict.published:,}"),
         ("acknowledged", f"{verdict.acknowledged:,}"),

@@ -39,6 +39,7 @@ class PlainScreen:
         self._out = out
         self._next_s = 0.0
         self._tree_shown = False
+        self._done_shown = False
 
     def __enter__(self) -> PlainScreen:
         return self
@@ -56,7 +57,9 @@ class PlainScreen:
         if not self._tree_shown and now.tree is not None and now.handled:
             self._tree_shown = True
             self._print(*tree_lines(now.tree))
-        if now.elapsed_s >= self._next_s or now.dead + now.handled > now.total:
+        last = now.done and not self._done_shown
+        if now.elapsed_s >= self._next_s or last:
+            self._done_shown = now.done
             self._next_s = now.elapsed_s + _PLAIN_EVERY_S
             self._print(progress_line(now))
 

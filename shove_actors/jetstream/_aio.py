@@ -12,8 +12,13 @@ them per read plus a regular-expression parse, an e-mail header parse and a queu
 nats-py's traps T1 to T3, T6 and T9 (see the JetStream notes in the docs) cannot occur either:
 there is no per-subscription queue, no header dictionary and no handler inside its read loop.
 
-Rules: nothing here raises into asyncio's callbacks (T2); whatever goes wrong ends this session
-through `on_closed`, and `Connection` opens the next one.
+Rules
+* Nothing here raises into asyncio's callbacks (T2); whatever goes wrong ends this session through
+  `on_closed`, and `Connection` opens the next one.
+* The first cause of an end wins (`SessionClient.cause`): what follows a loss, such as the end of
+  file after our own abort, explains nothing.
+* A session that ends is aborted, never closed by waiting for its write buffer: a peer that does
+  not read would hold the close, and with it the reconnect, for ever.
 """
 
 from __future__ import annotations
@@ -22,27 +27,32 @@ import asyncio
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 from urllib.parse import ParseResult
 
+from nats import errors as nats_errors
 from nats.aio.client import Client
 from nats.aio.transport import Transport
 
 from shove_actors._errors import TLSError
 
-if TYPE_CHECKING:
-    #: subject, sid, reply, header block, payload
-    MessageSink = Callable[[bytes, int, bytes, bytes | None, bytes], None]
+#: subject, sid, reply, header block, payload
+MessageSink = Callable[[bytes, int, bytes, "bytes | None", bytes], None]
 
-# asyncio's selector transport reads up to 256 KiB at a time, so a line longer than this is not
-# a message header but an INFO or garbage, which nats-py judges.
 _H, _M = ord("H"), ord("M")
+#: No line of the protocol is longer; without a limit a peer that never ends one fills the memory.
+_LONGEST_LINE = 1 << 20
+
+
+class ProtocolBroken(Exception):
+    """What arrived is not the NATS protocol."""
 
 
 class _Wire(asyncio.Protocol):
     """Splits what arrives: lines while connecting, then messages and control lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_made: Callable[[asyncio.Transport], None]) -> None:
+        self._on_made = on_made
         self.on_message: MessageSink | None = None
         self.lost = False
         self.error: Exception | None = None
@@ -58,9 +68,13 @@ class _Wire(asyncio.Protocol):
     # -- called by asyncio ---------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        pass
+        # Told here and not by the result of `create_connection`: a cancelled call may lose that
+        # result, and the socket with it.
+        self._on_made(cast(asyncio.Transport, transport))
 
     def data_received(self, data: bytes) -> None:
+        if self.lost:
+            return
         if self.on_message is None:
             self._control += data
             self._wake()
@@ -128,10 +142,12 @@ class _Wire(asyncio.Protocol):
                 parts = data[position + 5 : eol].split(b" ")
                 body = eol + 2
                 end = body + int(parts[-1])
+                head = body + int(parts[-2])
+                if not body <= head <= end:
+                    raise ProtocolBroken("a message with impossible sizes arrived")
                 if end + 2 > size:
                     self._wait_for(data, position, end + 2 - position)
                     return
-                head = body + int(parts[-2])
                 reply = parts[2] if len(parts) == 5 else b""
                 sink(parts[0], int(parts[1]), reply, data[body:head], data[head:end])
                 position = end + 2
@@ -139,6 +155,8 @@ class _Wire(asyncio.Protocol):
                 parts = data[position + 4 : eol].split(b" ")
                 body = eol + 2
                 end = body + int(parts[-1])
+                if end < body:  # going backwards would never end
+                    raise ProtocolBroken("a message with an impossible size arrived")
                 if end + 2 > size:
                     self._wait_for(data, position, end + 2 - position)
                     return
@@ -150,6 +168,8 @@ class _Wire(asyncio.Protocol):
                 position = eol + 2
                 self._wake()
         self._tail = data[position:]
+        if len(self._tail) > _LONGEST_LINE:
+            raise ProtocolBroken("a line without an end arrived")
 
     def _wait_for(self, data: bytes, position: int, need: int) -> None:
         rest = data[position:]
@@ -169,6 +189,8 @@ class _Wire(asyncio.Protocol):
     async def readline(self) -> bytes:
         while (end := self._control.find(b"\n")) < 0:
             if self.lost:
+                if isinstance(self.error, OSError):
+                    raise self.error  # such as the alert that says which certificate is missing
                 break
             await self._wait()
         end = len(self._control) if end < 0 else end + 1
@@ -198,20 +220,25 @@ class _Wire(asyncio.Protocol):
         await asyncio.shield(self._closed)
 
 
-class WireTransport(Transport):  # type: ignore[misc]
+class WireTransport(Transport):
     """nats-py's transport interface over `_Wire`."""
 
     def __init__(self) -> None:
         self._wire: _Wire | None = None
         self._raw: asyncio.Transport | None = None
+        self._greeted = False
         self.encrypted = False
+
+    def _made(self, transport: asyncio.Transport) -> None:
+        self._raw = transport
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        raw, wire = await asyncio.wait_for(
-            loop.create_connection(_Wire, uri.hostname, uri.port), connect_timeout
+        wire = self._wire = _Wire(self._made)
+        await asyncio.wait_for(
+            loop.create_connection(lambda: wire, uri.hostname or "", uri.port or 0),
+            connect_timeout,
         )
-        self._raw, self._wire = cast(asyncio.Transport, raw), wire
 
     async def connect_tls(
         self,
@@ -221,7 +248,7 @@ class WireTransport(Transport):  # type: ignore[misc]
         connect_timeout: float,
     ) -> None:
         assert self._raw is not None
-        wire = _Wire()
+        wire = _Wire(self._made)
         raw = await asyncio.wait_for(
             asyncio.get_running_loop().start_tls(
                 self._raw,
@@ -249,6 +276,11 @@ class WireTransport(Transport):  # type: ignore[misc]
             self._raw.writelines(payload)
 
     @property
+    def error(self) -> Exception | None:
+        """What broke the connection, if the transport or the protocol said so."""
+        return None if self._wire is None else self._wire.error
+
+    @property
     def unsent(self) -> int:
         """Bytes the kernel has not taken yet."""
         return 0 if self._raw is None else self._raw.get_write_buffer_size()
@@ -258,8 +290,17 @@ class WireTransport(Transport):  # type: ignore[misc]
         return await self._wire.read()
 
     async def readline(self) -> bytes:
+        """For the handshake: the greeting, then whatever is not another INFO.
+
+        The server may announce changes at any time; nats-py would take an INFO in place of the
+        PONG for a failed connect.
+        """
         assert self._wire is not None
-        return await self._wire.readline()
+        line = await self._wire.readline()
+        while self._greeted and line.startswith(b"INFO "):
+            line = await self._wire.readline()
+        self._greeted = True
+        return line
 
     async def drain(self) -> None:
         if self._wire is not None:
@@ -270,8 +311,8 @@ class WireTransport(Transport):  # type: ignore[misc]
             await self._wire.wait_closed()
 
     def close(self) -> None:
-        if self._raw is not None:
-            self._raw.close()
+        # See the rules above. Whoever wants to be sure of the last bytes has pinged before.
+        self.abort()
 
     def abort(self) -> None:
         if self._raw is not None:
@@ -300,17 +341,31 @@ class Endpoint:
         return f"<Endpoint {self.host}:{self.port}>"
 
 
-class SessionClient(Client):  # type: ignore[misc]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionEvents:
+    """Where a session reports to. None of these may raise or wait.
+
+    `on_notice`: the server complained and the session goes on (a permission, for instance).
+    `on_info`: the server announced changes. `on_closed`: the session has ended, once.
+    """
+
+    on_message: MessageSink
+    on_notice: Callable[[Exception], None]
+    on_info: Callable[[dict[str, Any]], None]
+    on_closed: Callable[[], None]
+
+
+class SessionClient(Client):
     """nats-py's client over our transport, for exactly one connection attempt."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, events: SessionEvents) -> None:
         super().__init__()
-        self._transport = WireTransport()
+        self._transport = self.wire = WireTransport()
         self._endpoint = endpoint
-
-    @property
-    def wire(self) -> WireTransport:
-        return cast(WireTransport, self._transport)
+        self._events = events
+        self._closing_task: asyncio.Task[None] | None = None
+        #: Why the session ended, once it has. Raw text of the server's: redact before showing.
+        self.cause: Exception | None = None
 
     async def _select_next_server(self) -> None:
         # One attempt: nats-py would go round its pool for minutes even with reconnecting off.
@@ -326,36 +381,91 @@ class SessionClient(Client):  # type: ignore[misc]
                 f"{self._endpoint.host}:{self._endpoint.port} does not offer TLS, but the URL "
                 "requires it (tls://); nothing was sent"
             )
-        return cast(bytes, super()._connect_command())
+        return super()._connect_command()
+
+    async def _process_info(
+        self, info: dict[str, Any], initial_connection: bool = False
+    ) -> None:
+        # nats-py would only extend its own pool, which nobody uses, and keep the old facts.
+        if not initial_connection:
+            self._server_info = {**self._server_info, **info}
+            self._events.on_info(info)
+
+    async def _process_err(self, err_msg: str) -> None:
+        # nats-py tells nobody about the errors with which the server ends a connection.
+        if "permissions violation" not in err_msg:
+            self._note(nats_errors.Error(err_msg.strip("'")))
+        await super()._process_err(err_msg)
+
+    async def _process_op_err(self, e: Exception) -> None:
+        self._note(self.wire.error or e)
+        self.wire.abort()  # or nats-py's close would wait for a write buffer that nobody reads
+        await super()._process_op_err(e)
+
+    def _note(self, cause: Exception) -> None:
+        if self.cause is None:
+            self.cause = cause
+
+    def fail(self, cause: Exception) -> None:
+        """End the session because of `cause`."""
+        self._note(cause)
+        self.wire.abort()
+
+    async def ping(self) -> None:
+        """asyncio-flavoured. Return when the server has read everything written so far.
+
+        Not nats-py's `rtt`: the PONG of one that was cancelled would be given to a future that is
+        done, and that exception ends the read loop. Ended by the session's end with
+        `asyncio.CancelledError`.
+        """
+        if self.is_closed:
+            raise nats_errors.ConnectionClosedError
+        future: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._pongs.append(future)
+        self.wire.write(b"PING\r\n")
+        await asyncio.shield(future)
+
+    async def report_error(self, exc: Exception) -> None:
+        """asyncio-flavoured. nats-py's error callback; fatal ones come by other ways, too."""
+        if self.is_connected and not isinstance(exc, (OSError, nats_errors.UnexpectedEOF)):
+            self._events.on_notice(exc)
+
+    async def report_closed(self) -> None:
+        """asyncio-flavoured. nats-py's callback at the end of its close."""
+        for future in self._pongs:
+            if not future.done():
+                future.cancel()
+        self._events.on_closed()
+
+    def watch_tasks(self) -> None:
+        """T2: a read loop or flusher that ends by itself would leave a connection that looks
+        alive. Closing makes it a lost connection, which is what it is."""
+
+        def ended(_: object) -> None:
+            if not self.is_closed and self._closing_task is None:
+                self.fail(nats_errors.Error("a task of the NATS client ended by itself"))
+                self._closing_task = asyncio.get_running_loop().create_task(self.close())
+
+        for task in (self._reading_task, self._flusher_task):
+            assert task is not None
+            task.add_done_callback(ended)
 
     @property
     def info(self) -> dict[str, Any]:
-        """The server's last INFO."""
-        return cast("dict[str, Any]", self._server_info)
+        """What the server has told of itself."""
+        return self._server_info
 
 
-async def open_session(
-    endpoint: Endpoint,
-    on_message: MessageSink,
-    on_error: Callable[[Exception], None],
-    on_closed: Callable[[], None],
-) -> SessionClient:
+async def open_session(endpoint: Endpoint, events: SessionEvents) -> SessionClient:
     """asyncio-flavoured. Connect once; returns a client whose messages flow to `on_message`."""
-    client = SessionClient(endpoint)
-
-    async def error_cb(exc: Exception) -> None:
-        on_error(exc)
-
-    async def closed_cb() -> None:
-        on_closed()
-
+    client = SessionClient(endpoint, events)
     scheme = "tls" if endpoint.tls else "nats"
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     try:
         await client.connect(
             servers=[f"{scheme}://{host}:{endpoint.port}"],
-            error_cb=error_cb,
-            closed_cb=closed_cb,
+            error_cb=client.report_error,
+            closed_cb=client.report_closed,
             allow_reconnect=False,
             dont_randomize=True,
             skip_subject_validation=True,
@@ -363,18 +473,14 @@ async def open_session(
             tls_hostname=endpoint.tls_hostname,
             **endpoint.options,
         )
+        if not client.is_connected:
+            # nats-py takes an end of file in place of the PONG for success.
+            raise nats_errors.Error("the server closed the connection during the handshake")
+        client.watch_tasks()
+        client.wire.start_messages(events.on_message)
     except BaseException:
         client.wire.abort()
+        if client._reading_task is not None:
+            await client.close()  # ends nats-py's tasks; quick after the abort
         raise
-
-    def internal_task_ended(_: object) -> None:
-        # T2: a read loop or flusher that ended by itself would leave a connection that looks
-        # alive. Closing makes it a lost connection, which is what it is.
-        if not client.is_closed:
-            client.wire.abort()
-            asyncio.get_running_loop().create_task(client.close())
-
-    for task in (client._reading_task, client._flusher_task):
-        task.add_done_callback(internal_task_ended)
-    client.wire.start_messages(on_message)
     return client

@@ -7,19 +7,18 @@ Invariants
 * A sink runs inside the socket's callback: it never waits and never raises. It appends to a
   buffer and wakes a task, nothing else.
 * One session (nats-py client, TCP or TLS connection) at a time. When it ends, for whatever
-  reason, every waiting reply fails at once, then the reconnect policy below opens the next one,
-  all subscriptions are replayed, and listeners hear `reconnected`.
+  reason, every waiting reply fails at once, then the `Dialer` opens the next one, all
+  subscriptions are replayed, and listeners hear `reconnected`.
+* Listeners hear `connected`, then per loss one `disconnected` with its cause, and one
+  `reconnected` when it is over, and at the very end one `closed`, with the cause unless the user
+  closed. Closing is no loss: it is not announced as one. `error` tells of what is neither, such as
+  a failed attempt or a refused subscription.
 * Nothing written before a loss is written again after it: whoever sent it hears of the loss and
   knows better whether it is still right (a publish is repeated with its id; an acknowledgement
   only while its lease lasts).
 * The asyncio loop belongs to this object (opened and closed by `run`), so a stray asyncio failure
   ends a session, not the application (PC-094), and the application's asyncio failures cannot end
   ours.
-
-Why the reconnect policy is ours and not nats-py's: nats-py's first connect goes round for minutes
-(PC-015), expired credentials close it for good (PC-016), a dying read loop leaves it deaf (T2),
-and none of its waits can be seen or cancelled from Trio. One attempt of nats-py is exact; the
-loop around it is thirty lines here.
 """
 
 from __future__ import annotations
@@ -28,32 +27,28 @@ import asyncio
 import logging
 import random
 import secrets
-import ssl
-import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from functools import partial
 
 import trio
 import trio_asyncio
 from nats import errors as nats_errors
 
 from shove_actors._errors import (
-    AuthenticationError,
     BrokerClosed,
     ConnectionError,
     NotConnected,
     RequestTimeout,
-    TLSError,
+    UnavailableError,
 )
 
-from ._aio import Endpoint, SessionClient, open_session
 from ._config import NatsConfig, Resolved, ServerAddress
+from ._dialer import Dialer, DialerEvents, Link
 from ._egress import Egress
 from ._events import ConnectionEvent, ConnectionEventKind
+from ._groups import unwrapped
 from ._replies import Replies
 from ._wire import hpub, pub, status_of, sub, unsub
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
 
 logger = logging.getLogger("shove_actors.jetstream")
 
@@ -64,6 +59,8 @@ Listener = Callable[[ConnectionEvent], None]
 #: How long a closing connection may take to flush and say goodbye; a dead server must not hold
 #: the application's exit.
 CLOSE_BUDGET = 2.0
+#: What a call to the asyncio side raises when the session ends meanwhile.
+_SESSION_ENDED = (nats_errors.Error, OSError, asyncio.CancelledError, RuntimeError)
 #: The server's limit until its INFO tells otherwise.
 DEFAULT_MAX_PAYLOAD = 1 << 20
 
@@ -118,16 +115,16 @@ class Connection:
         self._next_sid = 1
         self._listeners: list[Listener] = []
         self._loop: trio_asyncio.TrioEventLoop | None = None
-        self._session: SessionClient | None = None
+        self._dialer: Dialer | None = None
+        self._link: Link | None = None
         self._server: ServerAddress | None = None
-        self._known: list[ServerAddress] = []
-        self._flushing: set[trio.CancelScope] = set()
         self._up = trio.Event()
-        self._down = trio.Event()
-        self._closing = trio.Event()
+        self._closing = False
+        #: Around whatever `run` waits for between two sessions, or during one.
+        self._pause = trio.CancelScope()
         self._over = trio.Event()
         self._ended: Exception | None = None
-        self._last_error: Exception | None = None
+        self._opened = False
         self._info: dict[str, object] = {}
         self.reconnects = 0
         self.subscribe(self._replies.subject, self._replies.deliver)
@@ -141,7 +138,7 @@ class Connection:
 
     @property
     def connected(self) -> bool:
-        return self._session is not None
+        return self._link is not None
 
     @property
     def server(self) -> str:
@@ -170,16 +167,19 @@ class Connection:
         await trio.lowlevel.checkpoint_if_cancelled()
 
     def _check_open(self) -> None:
-        if self._ended is not None:
-            raise self._ended
-        if self._closing.is_set():
+        ended = self._ended
+        if isinstance(ended, (BrokerClosed, ConnectionError)):
+            raise type(ended)(str(ended))  # each caller gets a traceback of its own
+        if ended is not None:
+            raise ConnectionError(f"the connection has ended: {self._text(ended)}") from ended
+        if self._closing:
             raise BrokerClosed("the connection is closed; use it inside its `async with` block")
 
     # ----------------------------------------------------------------- writing
 
     def write(self, data: bytes) -> bool:
         """Queue protocol bytes. False (and nothing queued) when there is no connection."""
-        if self._session is None:
+        if self._link is None:
             return False
         self._egress.write(data)
         return True
@@ -207,20 +207,28 @@ class Connection:
         entry = self._sinks.get(sid)
         if entry is None:
             return
-        if self.write(unsub(sid)):
-            with trio.CancelScope(deadline=trio.current_time() + CLOSE_BUDGET, shield=True):
-                try:
-                    await self.flush(CLOSE_BUDGET)
-                except (ConnectionError, RequestTimeout, BrokerClosed):
-                    # Without a connection the interest has ended anyway.
-                    pass
-        self._sinks.pop(sid, None)
+        try:
+            if self.write(unsub(sid)):
+                with trio.move_on_after(CLOSE_BUDGET, shield=True):
+                    try:
+                        await self.flush(CLOSE_BUDGET)
+                    except UnavailableError:
+                        # Without a connection the interest has ended anyway.
+                        pass
+        finally:
+            self._sinks.pop(sid, None)
 
     def move_subscription(self, sid: int, subject: bytes) -> None:
         """Another subject for the same sink, from the next connect on. Only while disconnected."""
         entry = self._sinks.get(sid)
         if entry is not None:
             self._sinks[sid] = (subject, entry[1])
+
+    def redirect(self, sid: int, sink: Sink) -> None:
+        """Another sink for the same subscription, from the next message on."""
+        entry = self._sinks.get(sid)
+        if entry is not None:
+            self._sinks[sid] = (entry[0], sink)
 
     def new_inbox(self) -> bytes:
         return b"_INBOX." + secrets.token_hex(11).encode()
@@ -263,7 +271,7 @@ class Connection:
             finally:
                 self._replies.forget(reply_to)
             if isinstance(waiter.result, Exception):
-                raise waiter.result
+                raise ConnectionError(str(waiter.result))  # one of its own for each task
             assert waiter.result is not None
             return waiter.result
         raise RequestTimeout(
@@ -271,35 +279,37 @@ class Connection:
         )
 
     async def flush(self, timeout: float = 5.0) -> None:
-        """Return when the server has read everything written so far (PING/PONG)."""
-        session, loop = self._session, self._loop
-        if session is None or loop is None:
+        """Return when the server has read everything written so far (PING/PONG).
+
+        Raises `NotConnected` without a connection, `ConnectionError` when it is lost meanwhile,
+        `RequestTimeout`. Cancelling it leaves no trace.
+        """
+        link, loop = self._link, self._loop
+        if link is None or loop is None:
             raise NotConnected("not connected")
         self._egress.flush_now()
-        with trio.move_on_after(timeout) as scope:
-            self._flushing.add(scope)
+        lost = False
+        with trio.move_on_after(timeout):
             try:
-                await loop.run_aio_coroutine(session.rtt(int(timeout) + 1))
+                await loop.run_aio_coroutine(link.client.ping())
                 return
-            except (nats_errors.Error, OSError, asyncio.CancelledError) as exc:
-                raise ConnectionError(f"the connection was lost: {self._text(exc)}") from None
-            finally:
-                self._flushing.discard(scope)
-        if self._session is not session:
-            raise NotConnected(f"the connection to {self.server} was lost")
-        raise RequestTimeout(f"no PONG within {timeout:g} s from {self.server}")
+            except _SESSION_ENDED:
+                lost = True
+        if lost or self._link is not link:
+            raise ConnectionError(f"the connection to {link.server.redacted} was lost")
+        raise RequestTimeout(f"no PONG within {timeout:g} s from {link.server.redacted}")
 
     def drop_session(self, reason: str) -> None:
         """Treat the current session as lost (it does not answer); the policy opens the next."""
-        if self._session is not None:
-            self._last_error = ConnectionError(reason)
-            self._session.wire.abort()
+        if self._link is not None:
+            self._link.client.fail(ConnectionError(reason))
 
     # ----------------------------------------------------------------- life
 
     def close(self) -> None:
         """Ask `run` to flush and end. Returns at once."""
-        self._closing.set()
+        self._closing = True
+        self._pause.cancel()
 
     async def wait_ended(self) -> None:
         """Until `run` has returned or failed."""
@@ -311,237 +321,156 @@ class Connection:
         """Connect, report started, keep the connection until `close`.
 
         Raises `ConfigError` for a bad configuration, `ConnectionError` (or its subclasses) when
-        the first connect fails or the reconnect limit is reached. Cancelling closes at once.
+        the first connect fails or the policy gives up, `BrokerClosed` when it was closed before it
+        was connected. Cancelled, it says goodbye for at most two seconds.
         """
-        resolved = await trio.to_thread.run_sync(self._config.validate)
-        self._known = list(resolved.servers)
         self._ended = None
         self._over = trio.Event()
-        if not resolved.dont_randomize:
-            self._rng.shuffle(self._known)
+        if self._up.is_set():
+            self._up = trio.Event()
+        self._pause = trio.CancelScope()
+        self._server = None
+        ended: Exception = BrokerClosed("the connection is closed")
+        error: Exception | None = None
         try:
-            async with trio_asyncio.open_loop() as loop, trio.open_nursery() as nursery:
-                loop.set_exception_handler(self._asyncio_failure)
-                self._loop = loop
-                nursery.start_soon(self._egress.run)
-                await self._first_connect(resolved)
-                self._emit("connected")
-                task_status.started()
-                while await self._serve():
-                    if not await self._reconnect(resolved):
-                        break
-                nursery.cancel_scope.cancel()
-        except BaseException as exc:
-            error = exc
-            while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-                error = error.exceptions[0]
-            if isinstance(error, Exception):
-                self._ended = error
-                self._emit("closed", error)
-                raise error from error.__cause__
+            with unwrapped(layers=4):
+                await self._live(task_status)
+        except Exception as exc:
+            ended = error = exc
             raise
         finally:
-            self._loop = None
-            self._lost(None)
+            if self._link is not None:
+                self._detach(self._link, "was closed")
+            self._loop = self._dialer = None
+            self._ended = ended
+            if self._opened:
+                self._opened = False
+                self._emit("closed", error)
             self._up.set()
             self._over.set()
-        self._ended = BrokerClosed("the connection is closed")
-        self._emit("closed")
 
-    async def _serve(self) -> bool:
-        """Until the session ends. True: reconnect; False: we were asked to close."""
-        session = self._session
-        assert session is not None
-        asked = False
+    async def _live(self, task_status: trio.TaskStatus[None]) -> None:
+        resolved = await trio.to_thread.run_sync(self._config.validate)
+        async with trio_asyncio.open_loop() as loop, trio.open_nursery() as nursery:
+            loop.set_exception_handler(self._asyncio_failure)
+            self._loop = loop
+            self._dialer = dialer = self._new_dialer(resolved, loop)
+            nursery.start_soon(self._egress.run)
+            link = await self._unless_closed(dialer.first)
+            if link is None:
+                raise BrokerClosed("the connection was closed before it was connected")
+            self._opened = True
+            self._attach(link)
+            self._emit("connected")
+            task_status.started()
+            while await self._serve(link):
+                cause = self._lost(link)
+                link = await self._unless_closed(partial(dialer.again, link.server, cause))
+                if link is None:
+                    break
+                self.reconnects += 1
+                self._attach(link)
+                self._emit("reconnected")
+            nursery.cancel_scope.cancel()
+
+    async def _unless_closed(self, dial: Callable[[], Awaitable[Link]]) -> Link | None:
+        """`dial()`, given up at once when asked to close."""
+        with trio.CancelScope() as self._pause:
+            if not self._closing:
+                return await dial()
+            await trio.lowlevel.checkpoint()
+        return None
+
+    async def _serve(self, link: Link) -> bool:
+        """Until the session ends. True: it was lost; False: we were asked to close."""
         try:
-            async with trio.open_nursery() as nursery:
-
-                async def watch_close() -> None:
-                    nonlocal asked
-                    await self._closing.wait()
-                    asked = True
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(watch_close)
-                await self._down.wait()
-                nursery.cancel_scope.cancel()
+            with trio.CancelScope() as self._pause:
+                if self._closing:
+                    self._pause.cancel()
+                await link.ended.wait()
         finally:
-            # Asked, cancelled or lost: say goodbye within the budget.
+            if not link.ended.is_set():
+                await self._say_goodbye(link)
+        return not self._closing
+
+    async def _say_goodbye(self, link: Link) -> None:
+        """Closed or cancelled: let the server read what was written, then leave."""
+        loop, client = self._loop, link.client
+        assert loop is not None
+        try:
             with trio.move_on_after(CLOSE_BUDGET, shield=True):
-                await self._hang_up(session, polite=not self._down.is_set())
-        return not asked
-
-    async def _hang_up(self, session: SessionClient, *, polite: bool) -> None:
-        loop = self._loop
-        assert loop is not None
-        try:
-            if polite:
-                self._egress.flush_now()
-                await loop.run_aio_coroutine(session.rtt(2))
-            await loop.run_aio_coroutine(session.close())
-        except (nats_errors.Error, OSError, asyncio.CancelledError, RuntimeError):
-            pass
-        finally:
-            session.wire.abort()
-            error = self._last_error
-            self._lost(error)
-
-    def _lost(self, error: Exception | None) -> None:
-        if self._session is None:
-            return
-        self._session = None
-        self._up = trio.Event()
-        self._egress.detach()
-        for scope in self._flushing:
-            scope.cancel()
-        what = f": {self._text(error)}" if error is not None else ""
-        self._replies.fail_all(NotConnected(f"the connection to {self.server} was lost{what}"))
-        self._emit("disconnected", error)
-
-    # ----------------------------------------------------------------- connecting
-
-    async def _first_connect(self, resolved: Resolved) -> None:
-        errors: list[Exception] = []
-        for server in self._known:
-            try:
-                await self._attempt(resolved, server)
-                return
-            except ConnectionError as exc:
-                errors.append(exc)
-        # The last cause speaks; an authentication or TLS refusal is more telling than a refusal
-        # to listen, whichever server it came from.
-        telling = [e for e in errors if isinstance(e, AuthenticationError | TLSError)]
-        raise (telling or errors)[-1]
-
-    async def _reconnect(self, resolved: Resolved) -> bool:
-        """True once connected again; False when asked to close meanwhile."""
-        if not resolved.allow_reconnect:
-            raise ConnectionError(
-                f"the connection to {self.server} was lost{self._because()} and "
-                "allow_reconnect is off"
-            )
-        limit = resolved.max_reconnect_attempts
-        attempts: dict[ServerAddress, int] = {}
-        refused: dict[ServerAddress, int] = {}
-        last: Exception | None = self._last_error
-        round_ = 0
-        while True:
-            pool = [s for s in self._known if limit is None or attempts.get(s, 0) < limit]
-            if not pool:
-                raise ConnectionError(
-                    f"gave up after {limit} reconnect attempts to each of "
-                    f"{', '.join(s.redacted for s in self._known)}; "
-                    f"last error: {self._text(last) if last else 'unknown'}"
-                ) from None
-            round_ += 1
-            for index, server in enumerate(pool):
-                if index == len(pool) - 1 and await self._closed_during(resolved, round_):
-                    return False
-                attempts[server] = attempts.get(server, 0) + 1
                 try:
-                    await self._attempt(resolved, server)
-                except AuthenticationError as exc:
-                    last = exc
-                    refused[server] = refused.get(server, 0) + 1
-                    self._emit("error", exc)
-                    if refused[server] >= 2:
-                        # The same refusal twice is not going to change by asking again.
-                        raise
-                except TLSError:
-                    raise
-                except ConnectionError as exc:
-                    last = exc
-                    self._emit("error", exc)
-                else:
-                    self.reconnects += 1
-                    self._emit("reconnected")
-                    return True
+                    self._egress.flush_now()
+                    await loop.run_aio_coroutine(client.ping())
+                except _SESSION_ENDED:
+                    pass
+        finally:
+            self._detach(link, "was closed")
+            client.wire.abort()
+            with trio.move_on_after(CLOSE_BUDGET, shield=True):
+                try:
+                    await loop.run_aio_coroutine(client.close())
+                except _SESSION_ENDED:
+                    pass
 
-    async def _closed_during(self, resolved: Resolved, round_: int) -> bool:
-        delay = resolved.reconnect_delay(round_, self._rng)
-        with trio.move_on_after(delay):
-            await self._closing.wait()
-            return True
-        return False
-
-    async def _attempt(self, resolved: Resolved, server: ServerAddress) -> None:
-        """One attempt on one server; replays subscriptions. Raises `ConnectionError` kinds."""
-        loop = self._loop
-        assert loop is not None
-        self._server = server
-        self._last_error = None
-        down = trio.Event()
-        endpoint = Endpoint(
-            host=server.host,
-            port=server.port,
-            tls=server.tls,
-            ssl_context=resolved.ssl_context if server.tls else None,
-            tls_hostname=(resolved.tls_hostname or server.host) if server.tls else None,
-            options=resolved.client_options(server),
-        )
-        session: SessionClient | None = None
-        failure: BaseException | None = None
-        with trio.move_on_after(resolved.connect_timeout):
-            try:
-                session = await loop.run_aio_coroutine(
-                    open_session(endpoint, self._on_message, self._on_error, down.set)
-                )
-            except TLSError:
-                raise
-            except (OSError, nats_errors.Error, asyncio.TimeoutError, ssl.SSLError, ValueError,
-                    ModuleNotFoundError) as exc:
-                failure = exc
-        if session is None:
-            raise self._classify(server, failure, resolved.connect_timeout) from None
-        self._down = down
-        self._session = session
-        self._info = session.info
-        self._learn_servers(server)
-        self._egress.attach(
-            session.wire.write,
-            lambda: session.wire.unsent,
-            lambda: self._drained(session),
-        )
-        replay = b"".join(sub(subject, sid) for sid, (subject, _) in self._sinks.items())
-        self._egress.write(replay)
+    def _attach(self, link: Link) -> None:
+        """A session is up: replay the subscriptions, let everybody write."""
+        self._link = link
+        self._server = link.server
+        self._info = dict(link.client.info)
+        self._learn_servers()
+        wire = link.client.wire
+        self._egress.attach(wire.write, lambda: wire.unsent, lambda: self._drained(link))
+        self._egress.write(b"".join(sub(subj, sid) for sid, (subj, _) in self._sinks.items()))
         self._egress.flush_now()
         self._up.set()
 
-    async def _drained(self, session: SessionClient) -> None:
+    def _detach(self, link: Link, what: str) -> None:
+        self._link = None
+        self._up = trio.Event()
+        self._egress.detach()
+        self._replies.fail_all(
+            ConnectionError(f"the connection to {link.server.redacted} {what}")
+        )
+
+    def _lost(self, link: Link) -> ConnectionError | None:
+        """Announce it; returns the cause."""
+        raw = link.client.cause
+        cause = ConnectionError(self._text(raw)) if raw is not None else None
+        self._detach(link, f"was lost{f': {cause}' if cause is not None else ''}")
+        self._emit("disconnected", cause)
+        return cause
+
+    async def _drained(self, link: Link) -> None:
         loop = self._loop
         if loop is not None:
             try:
-                await loop.run_aio_coroutine(session.wire.drain())
-            except (OSError, asyncio.CancelledError, RuntimeError):
-                # The session is ending; `_down` tells those who need to know.
+                await loop.run_aio_coroutine(link.client.wire.drain())
+            except _SESSION_ENDED:
+                # `link.ended` tells those who need to know.
                 await trio.lowlevel.checkpoint()
 
-    def _classify(
-        self, server: ServerAddress, failure: BaseException | None, timeout: float
-    ) -> ConnectionError:
-        where = server.redacted
-        if failure is None or isinstance(failure, asyncio.TimeoutError):
-            return ConnectionError(f"{where} did not complete the handshake in {timeout:g} s")
-        text = self._text(failure)
-        lower = text.lower()
-        if isinstance(failure, ssl.SSLError) or "certificate" in lower:
-            return TLSError(f"TLS with {where} failed: {text}")
-        if "authorization" in lower or "authentication" in lower:
-            return AuthenticationError(f"{where} refused the credentials: {text}")
-        if isinstance(failure, ModuleNotFoundError):
-            return ConnectionError(
-                f"cannot authenticate to {where}: {text}; "
-                "install the extra `shove-actors[nkeys]` for nkeys and credentials files"
-            )
-        return ConnectionError(f"cannot connect to {where}: {text}")
+    def _new_dialer(self, resolved: Resolved, loop: trio_asyncio.TrioEventLoop) -> Dialer:
+        def failed(server: ServerAddress, error: ConnectionError) -> None:
+            self._server = server
+            self._emit("error", error)
 
-    def _learn_servers(self, current: ServerAddress) -> None:
-        urls = self._info.get("connect_urls")
-        for url in urls if isinstance(urls, list) else ():
-            host, _, port = str(url).rpartition(":")
-            found = current.at(host.strip("[]"), int(port))
-            if all((found.host, found.port) != (k.host, k.port) for k in self._known):
-                self._known.append(found)
+        return Dialer(
+            resolved,
+            loop,
+            DialerEvents(
+                on_message=self._on_message,
+                on_notice=self._on_notice,
+                on_info=self._on_info,
+                on_failure=failed,
+            ),
+            self._text,
+            self._rng,
+        )
+
+    def _learn_servers(self) -> None:
+        if self._dialer is not None and self._server is not None:
+            for _ in self._dialer.learn(self._info.get("connect_urls"), self._server):
                 self._emit("discovered")
 
     # ----------------------------------------------------------------- callbacks
@@ -564,21 +493,28 @@ class Connection:
             logger.exception("a subscription's sink failed")
             self._emit("error", exc)
 
-    def _on_error(self, exc: Exception) -> None:
-        error = ConnectionError(self._text(exc))
-        self._last_error = error
-        if self._session is not None:
-            self._emit("error", error)
+    def _on_notice(self, exc: Exception) -> None:
+        self._emit("error", ConnectionError(self._text(exc)))
+
+    def _on_info(self, info: dict[str, object]) -> None:
+        if self._link is None:
+            return  # `_attach` reads all of it
+        self._info.update(info)
+        self._learn_servers()
+        if info.get("ldm"):
+            self._emit("lame_duck")
 
     def _asyncio_failure(self, loop: object, context: dict[str, object]) -> None:
         """asyncio's exception handler: a failed session, never a crash of the application."""
         exc = context.get("exception")
         text = self._text(exc) if isinstance(exc, BaseException) else str(context.get("message"))
+        text = self._config.redact(text)
         logger.warning("asyncio reported a failure in the NATS client: %s", text)
-        self._last_error = ConnectionError(f"failure inside the NATS client: {text}")
-        self._emit("error", self._last_error)
-        if self._session is not None:
-            self._session.wire.abort()
+        error = ConnectionError(f"failure inside the NATS client: {text}")
+        if self._link is not None:
+            self._link.client.fail(error)
+        else:
+            self._emit("error", error)
 
     def _call_user(self, event: ConnectionEvent) -> None:
         """The callbacks of the configuration. One that raises is logged, never passed on."""
@@ -594,12 +530,7 @@ class Connection:
             except Exception:
                 logger.exception("the on_%s callback failed", event.kind)
 
-    def _because(self) -> str:
-        return f" ({self._text(self._last_error)})" if self._last_error is not None else ""
-
-    def _text(self, exc: BaseException | None) -> str:
-        if exc is None:
-            return ""
+    def _text(self, exc: BaseException) -> str:
         text = self._config.redact(str(exc)) or type(exc).__name__
         return text.removeprefix("nats: ")
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
@@ -71,7 +72,12 @@ class JetStream:
         status = reply.status
         if status is not None and status[0] == 503:
             raise NoResponders(f"nobody answers {self.prefix}{op}")
-        answer = _decode(reply.payload)
+        try:
+            answer = _decode(reply.payload)
+        except msgspec.DecodeError:
+            # Somebody who is not JetStream listens on its subjects, or a status without a meaning.
+            code = status[0] if status is not None else 0
+            raise ApiError(code, 0, f"the answer to {self.prefix}{op} makes no sense") from None
         error = answer.get("error")
         if error is not None:
             exc = api_error(error)
@@ -119,8 +125,11 @@ class JetStream:
         """Returns how many messages were removed."""
         return int((await self.call(f"STREAM.PURGE.{name}")).get("purged", 0))
 
-    async def stream_names(self, subject: str | None = None) -> AsyncIterator[str]:
-        """Names of all streams (that bind `subject`), page by page."""
+    async def stream_names(self, subject: str | None = None) -> AsyncGenerator[str, None]:
+        """Names of all streams (that bind `subject`), page by page.
+
+        Use it in `contextlib.aclosing` if you may leave the loop early.
+        """
         offset = 0
         while True:
             body: dict[str, Any] = {"offset": offset}
@@ -135,8 +144,9 @@ class JetStream:
                 return
 
     async def stream_name_by_subject(self, subject: str) -> str | None:
-        async for name in self.stream_names(subject):
-            return name
+        async with aclosing(self.stream_names(subject)) as names:
+            async for name in names:
+                return name
         return None
 
     async def get_message(self, stream: str, sequence: int) -> RawMessage:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from ._problem import Problem
@@ -15,9 +17,33 @@ _MISSING_PACKAGE = "needs the nkeys package: pip install shove-actors[nkeys]"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileSecrets:
-    """What a credentials file holds, kept only to take it out of texts."""
+    """What a credentials file holds. `values`: all of it, to take it out of texts."""
 
-    values: tuple[str, ...] = field(repr=False)
+    jwt: str = field(repr=False)
+    seed: str = field(repr=False)
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return (self.jwt, self.seed)
+
+    def callbacks(self) -> dict[str, Callable[..., bytes]]:
+        """nats-py's options for this user.
+
+        nats-py could read the file itself, but loops for ever over one without a JWT, such as a
+        file that is being rewritten while the connection comes back.
+        """
+        jwt, seed = self.jwt.encode(), self.seed.encode()
+
+        def sign(nonce: str) -> bytes:
+            import nkeys
+
+            pair = nkeys.from_seed(bytearray(seed))
+            try:
+                return base64.b64encode(pair.sign(nonce.encode()))
+            finally:
+                pair.wipe()
+
+        return {"user_jwt_cb": lambda: jwt, "signature_cb": sign}
 
 
 def check_seed(seed: str, field_name: str) -> Problem | None:
@@ -68,4 +94,4 @@ def check_creds_file(path: str, field_name: str) -> FileSecrets | Problem:
     problem = check_seed(seed[1], field_name)
     if problem is not None:
         return problem
-    return FileSecrets(values=(jwt[1], seed[1]))
+    return FileSecrets(jwt=jwt[1], seed=seed[1])

@@ -48,4 +48,6 @@ def from_wire(kind: type[T], raw: Mapping[str, Any], durations: frozenset[str]) 
             )
         else:
             values[name] = tuple(value) if isinstance(value, list) else value
-    return kind(**values, extra=extra)
+    make: Any = kind
+    result: T = make(**values, extra=extra)
+    return result

@@ -10,6 +10,7 @@ import trio
 from ._config import NatsConfig
 from ._connection import Connection
 from ._context import JetStream
+from ._groups import unwrapped
 
 
 @asynccontextmanager
@@ -21,16 +22,20 @@ async def connect(
         async with jetstream.connect("nats://localhost:4222") as js:
             print(await js.account_info())
 
-    Raises `ConnectionError` (inside an exception group once the block runs) when the connection
-    cannot be had or is given up for good. Leaving the block flushes for at most two seconds.
+    Raises `ConfigError`, or `ConnectionError` when the connection cannot be had. When it is given
+    up for good later, the block is cancelled and `ConnectionError` leaves it. An exception of the
+    block leaves it as it is; if both happen, a group with both. Leaving the block flushes for at
+    most two seconds; no task, socket or asyncio loop is left.
     """
     settings = NatsConfig(config) if isinstance(config, str) else config
     connection = Connection(settings)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(connection.run)
-        try:
-            yield JetStream(connection, domain=domain, api_prefix=api_prefix)
-        finally:
-            connection.close()
-            with trio.CancelScope(shield=True):
-                await connection.wait_ended()
+    js = JetStream(connection, domain=domain, api_prefix=api_prefix)
+    with unwrapped(layers=1):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(connection.run)
+            try:
+                yield js
+            finally:
+                connection.close()
+                with trio.CancelScope(shield=True):
+                    await connection.wait_ended()

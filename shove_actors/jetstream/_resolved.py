@@ -10,7 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from shove_actors._errors import ConfigError
+
 from ._address import ServerAddress
+from ._credentials import check_creds_file
+from ._problem import Problem
 
 _log = logging.getLogger("shove_actors.jetstream")
 
@@ -69,7 +73,8 @@ class Resolved:
         """The keyword arguments for nats-py's `connect` that depend on this configuration.
 
         Credentials of the address are given as options, because nats-py does not percent-decode
-        the userinfo of a URL.
+        the userinfo of a URL. A credentials file is read each time, so that a reconnect takes what
+        has been put there meanwhile (PC-016); `ConfigError` when it is unusable now.
         """
         options: dict[str, Any] = {
             "name": self.name,
@@ -88,7 +93,10 @@ class Resolved:
         elif self.nkey_seed is not None:
             options["nkeys_seed_str"] = self.nkey_seed
         elif self.creds_file is not None:
-            options["user_credentials"] = self.creds_file
+            checked = check_creds_file(self.creds_file, "creds_file")
+            if isinstance(checked, Problem):
+                raise ConfigError(checked.text)
+            options |= checked.callbacks()
         return options
 
     def __repr__(self) -> str:

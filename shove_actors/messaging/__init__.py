@@ -83,6 +83,8 @@ from ._stream_config import DUPLICATE_WINDOW_S as DUPLICATE_WINDOW_S
 from ._stream_config import NatsStreamConfig as NatsStreamConfig
 from ._stream_config import Retention as Retention
 from ._stream_config import Storage as Storage
+from ._subjects import matches as matches
+from ._subjects import overlap as overlap
 from ._times import from_ns as from_ns
 from ._times import from_rfc3339 as from_rfc3339
 from ._times import rfc3339 as rfc3339
@@ -167,7 +169,9 @@ __all__ = [
     "has_status_header",
     "hop_headers",
     "logical_id",
+    "matches",
     "origin_of",
+    "overlap",
     "read_counter",
     "replay_headers",
     "replay_id",

@@ -6,7 +6,6 @@ import logging
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import Any, TypeVar
 
 import trio

@@ -69,6 +69,7 @@ class Registration:
             factory() if factory is not None else handler, method=method
         )
         self.lane_topology = topic.topology
+        self.counts_hops = True
         self.limits = options.limits
         self.clock = HandlerClock(options.handler_timeout)
         self.max_message_size = options.max_message_size
@@ -242,6 +243,8 @@ class DeadRegistration(Registration):
         self.lane_topology = (
             TopologyBuilder(topic.topology.dlq).allow_message_loss().build()
         )
+        # The counters that it died with are its story, not part of the budget it has here.
+        self.counts_hops = False
         # It exists for what was too large, too.
         self.max_message_size = 1 << 62
         raw = getattr(handler, "handle_undecodable", None)

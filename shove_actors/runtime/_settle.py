@@ -38,6 +38,7 @@ from shove_actors.messaging import (
     dead_id,
     decode_key,
     encode_headers,
+    give_up,
     hop_headers,
     logical_id,
     origin_of,
@@ -52,6 +53,9 @@ SETTLE_BUDGET_S: Final = 10.0
 #: Pauses before a message whose copy could not be stored is tried again.
 STUCK_FIRST_S: Final = 0.5
 STUCK_MAX_S: Final = 30.0
+
+#: What an acknowledgement is counted as.
+_COUNTED: Final = {Ack: "ack", Hop: "hop", Dead: "dead", Discard: "discarded"}
 
 
 class Settler:
@@ -76,10 +80,12 @@ class Settler:
         self, delivery: Delivery, verdict: Verdict, retry_count: int
     ) -> bool:
         """True when the verdict holds; False when the message comes back for another try."""
-        if isinstance(verdict, Ack):
-            delivery.lane.ack(delivery)
-            self._count("ack")
-            return True
+        if isinstance(verdict, (Hop, Dead)):
+            moved = await self._move(delivery, verdict, retry_count)
+            if moved is None:
+                return False
+            verdict = moved
+        self._stuck.pop(delivery.sequence, None)
         if isinstance(verdict, Nak):
             if verdict.warn_defer:
                 self.warn_once(
@@ -99,36 +105,43 @@ class Settler:
                 self.topology.queue,
                 verdict.reason,
             )
-            delivery.lane.ack(delivery)
-            self._count("discarded")
-            return True
+        delivery.lane.ack(delivery)
+        self._count(_COUNTED[type(verdict)])
+        return True
+
+    async def _move(
+        self, delivery: Delivery, verdict: Hop | Dead, retry_count: int
+    ) -> Verdict | None:
+        """Store the copy. What holds then (the original can be acknowledged), or None: it stays."""
         with trio.move_on_after(SETTLE_BUDGET_S, shield=True):
             try:
                 if isinstance(verdict, Hop):
                     try:
                         await self._hop(delivery, verdict)
+                        return verdict
                     except MessageTooLarge as exc:
                         # It cannot grow by a single header, so it can never be retried.
-                        verdict = self._cannot_grow(exc)
-                if isinstance(verdict, Dead):
-                    await self._bury(delivery, verdict, retry_count)
+                        end = give_up(
+                            self.topology, DeathReason.OVERSIZE, "cannot_grow", str(exc)
+                        )
+                    if not isinstance(end, Dead):
+                        return end
+                    verdict = end
+                await self._bury(delivery, verdict, retry_count)
             except ShoveError as exc:
                 self._stay(delivery, exc)
-                return False
-            self._stuck.pop(delivery.sequence, None)
-            delivery.lane.ack(delivery)
-            self._count("dead" if isinstance(verdict, Dead) else "hop")
-            return True
+                return None
+            return verdict
         self._stay(delivery, TimeoutError(f"no acknowledgement within {SETTLE_BUDGET_S:g} s"))
-        return False
+        return None
 
-    @staticmethod
-    def _cannot_grow(error: MessageTooLarge) -> Dead:
-        return Dead(reason=DeathReason.OVERSIZE, cause="cannot_grow", detail=str(error))
+    def forget(self, sequence: int) -> None:
+        """This message is done with; whatever kept it here is over."""
+        self._stuck.pop(sequence, None)
 
     def _stay(self, delivery: Delivery, error: Exception) -> None:
         tries = self._stuck[delivery.sequence] = self._stuck.get(delivery.sequence, 0) + 1
-        pause = min(STUCK_FIRST_S * 2 ** (tries - 1), STUCK_MAX_S)
+        pause = min(STUCK_FIRST_S * 2 ** min(tries - 1, 10), STUCK_MAX_S)
         self._count("stuck")
         logger.warning(
             "message %s:%d could not be moved on (%s); it stays and is tried again in %.1f s",

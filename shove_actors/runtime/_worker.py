@@ -76,6 +76,8 @@ class Job(Protocol):
     context: Any
     clock: HandlerClock
     max_message_size: int
+    #: Whether the counters in a message's headers are part of its budget here.
+    counts_hops: bool
     decode: Callable[[bytes], Any]
     returned: dict[int, int]
     busy: int
@@ -151,7 +153,7 @@ class Worker:
                     if not scope.cancel_called or self._current is None:
                         raise
                     failure = exc
-                if self._killed:
+                if self._killed and decided is None:
                     return
                 if decided is None and self._current is not None:
                     decided = self._interrupted(self._current, failure)
@@ -218,7 +220,7 @@ class Worker:
             try:
                 outcome = await drive(call(message, metadata, context), waits)
             except Exception as exc:
-                if delivery.lost:
+                if _is_lost(delivery):
                     return self._interrupted(delivery, exc)
                 return delivery, self._raised(delivery, exc), retry_count
             finally:
@@ -231,14 +233,17 @@ class Worker:
             if outcome is _ACK and not delivery.lost:
                 ack(delivery)
                 self._current = None
-                counts["ack"] = counts.get("ack", 0) + 1
-                if job.returned:
-                    job.returned.pop(delivery.sequence, None)
+                if _is_lost(delivery):  # the acknowledgement came too late and was dropped
+                    job.report_lost(delivery)
+                else:
+                    counts["ack"] = counts.get("ack", 0) + 1
+                    if job.returned:
+                        self._done_with(delivery)
                 if scope.cancel_called:
                     # Fired in the instant the handler ended: of no meaning for the next one.
                     return None
                 continue
-            if delivery.lost:
+            if _is_lost(delivery):
                 return self._interrupted(delivery, None)
             return delivery, self._decide(delivery, outcome), retry_count
         return None
@@ -261,7 +266,7 @@ class Worker:
     ) -> DeliveryFacts:
         headers = delivery.headers
         raw = delivery.raw_headers
-        hopped = raw is not None and has_shove_headers(raw)
+        hopped = self._job.counts_hops and raw is not None and has_shove_headers(raw)
         return DeliveryFacts(
             message_id=logical_id(headers, delivery.stream, delivery.sequence),
             origin=origin_of(delivery.sequence, delivery.timestamp_ns),
@@ -304,8 +309,9 @@ class Worker:
 
     def _raised(self, delivery: Delivery, error: Exception) -> Verdict:
         logger.error(
-            "handler %s raised on message %s:%d",
+            "handler %s raised on message %s (%s:%d)",
             self._handler.name,
+            logical_id(delivery.headers, delivery.stream, delivery.sequence),
             delivery.stream,
             delivery.sequence,
             exc_info=error,
@@ -373,7 +379,12 @@ class Worker:
             # It comes back through no attempt of its own: not part of its budget.
             job.returned[delivery.sequence] = job.returned.get(delivery.sequence, 0) + 1
         elif not isinstance(verdict, Nak):
-            job.returned.pop(delivery.sequence, None)
+            self._done_with(delivery)
+
+    def _done_with(self, delivery: Delivery) -> None:
+        """It has left this queue: what was remembered of its deliveries is of no use any more."""
+        self._job.returned.pop(delivery.sequence, None)
+        self._job.settler.forget(delivery.sequence)
 
     # ------------------------------------------------------------------ interruption
 
@@ -396,3 +407,7 @@ class Worker:
         self._lane.wake_next()
 
 
+def _is_lost(delivery: Delivery) -> bool:
+    # Asked again after the handler has run: the keeper may have marked it meanwhile, which a type
+    # checker that remembers the first answer cannot know.
+    return delivery.lost

@@ -16,11 +16,13 @@ from shove_actors.actors import (
     Crashed,
     DynamicSupervisor,
     Exited,
+    GraceExpired,
     Intensity,
     Killed,
     MailboxSpec,
     NameTaken,
     OnStop,
+    Overrun,
     Restart,
     RestartIntensityExceeded,
     Shutdown,
@@ -31,6 +33,7 @@ from shove_actors.actors import (
     open_actor_system,
     supervisor,
 )
+from shove_actors.actors._plan_types import Remove
 
 from .kit import MANY, UNLIMITED, Trace, crasher, echo, leaves, worker
 
@@ -192,6 +195,30 @@ async def test_stop_child_during_its_backoff(autojump_clock: trio.testing.MockCl
         assert trio.current_time() == 5
         await trio.sleep(100)
         assert trace.times("start") == [0]
+
+
+async def test_two_orders_to_stop_are_one_stop(autojump_clock: trio.testing.MockClock) -> None:
+    """The removal is read just after the child got up, and the report that it is up after that.
+
+    The plan orders a stop for each; the second must not start another stop beside the first.
+    """
+    trace = Trace()
+    pool = DynamicSupervisor()
+
+    async def stubborn(ctx: Context[object]) -> None:
+        assert pool._running is not None
+        pool._running._post_if_open(Remove(id="l1"))
+        ctx.started()
+        with trio.CancelScope(shield=True):
+            await trio.sleep_until(20)
+
+    spec = ChildSpec(id="l1", start=stubborn, shutdown=Shutdown.within(2), overrun_s=5)
+    async with open_actor_system(children=[pool.spec(id="lanes")], listener=trace.listen):
+        ref = await pool.start_child(spec)
+        assert await ref.watch() == Killed()
+    assert [e.exit for e in trace.of(Exited)] == [Killed(), Stopped()]
+    assert [e.at for e in trace.of(GraceExpired)] == [2]
+    assert [e.at for e in trace.of(Overrun)] == [7, 12, 17]
 
 
 @pytest.mark.parametrize("turns", range(6))

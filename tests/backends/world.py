@@ -123,7 +123,7 @@ class World:
     queue: str
     delete_stream: Callable[[str], Awaitable[None]]
     delete_durable: Callable[[str, str], Awaitable[None]]
-    #: Topologies that `declare` was given, for `declare_again`.
+    #: What `process` declares; a check may replace it first.
     topology: Topology = field(init=False)
 
     def __post_init__(self) -> None:

@@ -2,8 +2,8 @@
 
 First everything is checked, then everything is done: a refusal leaves the server as it was.
 
-Of a stream that exists, the subjects and, for a main stream, the four mutable settings of its
-`NatsStreamConfig` are brought into line. Limits that an operator set on a hold queue or a
+Of a stream that exists, the subjects and, for a main stream that has a `NatsStreamConfig`, its four
+mutable settings are brought into line. Limits that an operator set on a hold queue or a
 dead-letter queue stay.
 """
 
@@ -13,8 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shove_actors._errors import TopologyError
-from shove_actors.messaging import Retention, Topology, check_collisions
-from shove_actors.messaging._subjects import overlap
+from shove_actors.messaging import Retention, Topology, check_collisions, overlap
 
 from ._server import MemoryServer
 from ._stream import Stream, StreamSettings
@@ -91,7 +90,8 @@ def _plan(
             raise _moved_lanes(stream, topology)
         server.check_overlap(wanted)
         changes["subjects"] = wanted.subjects
-    if topology is not None:
+    if topology is not None and topology.stream_config is not None:
+        # Without a NatsStreamConfig the limits are whoever's who set them.
         for field in ("max_messages", "max_bytes", "max_age_s", "num_replicas"):
             if getattr(actual, field) != getattr(wanted, field):
                 changes[field] = getattr(wanted, field)

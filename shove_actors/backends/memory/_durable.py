@@ -21,7 +21,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from shove_actors.messaging._subjects import matches
+from shove_actors.messaging import matches
 
 from ._stream import StoredMessage, Stream
 from ._timers import Timers
@@ -170,7 +170,10 @@ class Durable:
         entry = self.pending.get(sequence)
         if entry is None or entry.queued:
             return False
-        entry.delayed = False
+        if entry.delayed:
+            # The ack wait may end before the delay that everybody waits for.
+            entry.delayed = False
+            self._touch(self)
         self._arm(sequence, entry, now + self.settings.ack_wait_s)
         return True
 

@@ -238,8 +238,6 @@ class MemoryLane:
     def _take(
         self, durable: Durable, message: StoredMessage, num_delivered: int, leased_at: float
     ) -> None:
-        if durable is not self.durable:
-            return
         self._received += 1
         self._requested = max(0, self._requested - 1)
         sequence = message.sequence

@@ -1,7 +1,8 @@
 """The server: streams, durables, time, and who is connected.
 
 A `MemoryServer` is a plain object. It has no task of its own: each backend's task calls `serve`
-when it is rung and sleeps until `next_due`, so the server works for as long as any backend is
+when it is rung and sleeps until `next_due`. Whatever makes something due earlier rings all of
+them, so each one watches the next deadline, and the server works for as long as any backend is
 open. With none open nothing runs, yet time passes: every call first carries out what has become
 due (`advance`), and so does the next backend on opening.
 """
@@ -20,8 +21,7 @@ from shove_actors._errors import (
     UsageError,
 )
 from shove_actors.backends._port import Stored
-from shove_actors.messaging import Retention
-from shove_actors.messaging._subjects import overlap
+from shove_actors.messaging import Retention, overlap
 
 from ._durable import Durable, DurableSettings
 from ._faults import Faults
@@ -224,12 +224,7 @@ class MemoryServer:
         refusal = self.faults.refusal(stream.settings.name)
         if refusal is not None:
             raise refusal
-        stored = stream.store(
-            subject, payload, header_block, self._clock.now(), self._clock.now_ns()
-        )
-        if stream.settings.max_age_s is not None:
-            self.ring()
-        return stored
+        return stream.store(subject, payload, header_block, self._clock.now(), self._clock.now_ns())
 
     # ---------------------------------------------------------------------------- time
 
@@ -290,8 +285,6 @@ class MemoryServer:
     def detach(self, backend: MemoryBackend) -> None:
         if self._backends.get(backend.name) is backend:
             del self._backends[backend.name]
-            # The one that left may have been the only one that watched the next deadline.
-            self.ring()
 
     def restart(self, *, forget_delays: bool = False) -> None:
         """See `Faults.restart`."""

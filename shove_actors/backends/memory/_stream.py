@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING
 
 from shove_actors._errors import StreamFull
 from shove_actors.backends._port import Stored
-from shove_actors.messaging import Retention, Storage
-from shove_actors.messaging._subjects import matches
+from shove_actors.messaging import Retention, Storage, matches
 
 from ._timers import Timers
 

@@ -43,6 +43,7 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
+from shove_actors.jetstream._groups import unwrapped
 from shove_actors.messaging import Topology
 
 from ._declare import declare_all, ensure_durable, ensure_durables
@@ -110,19 +111,20 @@ class NatsBackend:
     async def run(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            try:
-                await nursery.start(self.connection.run)
-                # After a restart by the supervisor lanes are there already.
-                for lane in self._lanes:
-                    lane.on_reconnected()
-                nursery.start_soon(self._watch)
-                task_status.started()
-                await self.connection.wait_ended()
-            finally:
-                self._nursery = None
-                nursery.cancel_scope.cancel()
+        with unwrapped(layers=1):
+            async with trio.open_nursery() as nursery:
+                self._nursery = nursery
+                try:
+                    await nursery.start(self.connection.run)
+                    # After a restart by the supervisor lanes are there already.
+                    for lane in list(self._lanes):
+                        lane.on_reconnected()
+                    nursery.start_soon(self._watch)
+                    task_status.started()
+                    await self.connection.wait_ended()
+                finally:
+                    self._nursery = None
+                    nursery.cancel_scope.cancel()
 
     def close(self) -> None:
         self.connection.close()
@@ -147,15 +149,20 @@ class NatsBackend:
                 continue
             except UnavailableError:
                 continue
+            # What the server had to say was on its way and came before the PONG: whoever heard of
+            # it, after a pause of the server's for instance, is not deaf.
+            now = trio.current_time()
             for lane in silent:
-                lane.on_missed_heartbeats()
+                if lane.deadline < now:
+                    lane.on_missed_heartbeats()
 
     def _on_connection(self, event: ConnectionEvent) -> None:
         if event.kind == "disconnected":
-            for lane in self._lanes:
+            for lane in list(self._lanes):
                 lane.on_disconnected()
         elif event.kind == "reconnected":
-            for lane in self._lanes:
+            self.js.clock.forget()  # another server may have another clock
+            for lane in list(self._lanes):
                 lane.on_reconnected()
         if event.kind in ("disconnected", "reconnected", "closed", "error"):
             self.notice(event.kind, str(event.error or event.server), event.error)
@@ -174,9 +181,10 @@ class NatsBackend:
     def post(self, batch: Sequence[Post]) -> None:
         connection = self.connection
         if not connection.connected:
-            error = NotConnected(f"not connected to {connection.server or 'a server'}")
+            where = connection.server or "a server"
             for post in batch:
-                post.done(post, error)
+                # One each: whoever waits for a post raises its exception.
+                post.done(post, NotConnected(f"not connected to {where}"))
             return
         expect = connection.replies.expect
         limit = connection.max_payload

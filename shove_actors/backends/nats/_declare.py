@@ -20,7 +20,7 @@ from shove_actors._errors import (
 )
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream, StreamConfig
-from shove_actors.messaging import NatsStreamConfig, Topology, check_collisions
+from shove_actors.messaging import NatsStreamConfig, Topology, check_collisions, matches
 
 #: Retried publishes are recognised for this long.
 DUPLICATE_WINDOW_S = 120.0
@@ -85,7 +85,9 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
         if topology.external:
             await _verify_external(js, topology)
         else:
-            await _declare(js, main_stream(topology), owned=True, shards=topology.routing_shards)
+            # Without a NatsStreamConfig the limits are whoever's who set them.
+            owned = topology.stream_config is not None
+            await _declare(js, main_stream(topology), owned=owned, shards=topology.routing_shards)
         for config in side_streams(topology):
             # Limits that an operator put on a side stream are the operator's: not reconciled.
             await _declare(js, config, owned=False, shards=0)
@@ -99,21 +101,11 @@ async def _verify_external(js: JetStream, topology: Topology) -> None:
             f"topic {topology.queue!r} uses an external stream, but there is no stream of that "
             "name; provision it first, or drop nats_external_stream()"
         ) from exc
-    if not any(_takes(pattern, topology.queue) for pattern in info.config.subjects):
+    if not any(matches(pattern, topology.queue) for pattern in info.config.subjects):
         raise TopologyError(
             f"external stream {topology.queue!r} binds {list(info.config.subjects)}, which does "
             f"not take the topic's subject {topology.queue!r}; add that subject to the stream"
         )
-
-
-def _takes(pattern: str, subject: str) -> bool:
-    tokens, wanted = pattern.split("."), subject.split(".")
-    for index, token in enumerate(tokens):
-        if token == ">":
-            return len(wanted) > index
-        if index >= len(wanted) or token not in ("*", wanted[index]):
-            return False
-    return len(tokens) == len(wanted)
 
 
 async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: int) -> None:
@@ -144,7 +136,11 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
                 if getattr(config, name) != getattr(current, name):
                     changes[name] = getattr(config, name)
             if "max_age" in changes and current.duplicate_window:
-                changes["duplicate_window"] = _window(config.max_age)
+                # At most what messages live; at least ours; an operator's longer one stays.
+                window = max(current.duplicate_window, DUPLICATE_WINDOW_S)
+                limit = config.max_age or window
+                if min(window, limit) != current.duplicate_window:
+                    changes["duplicate_window"] = min(window, limit)
         if set(config.subjects) != set(current.subjects):
             _check_subjects(config, current, info.messages, shards)
             changes["subjects"] = config.subjects

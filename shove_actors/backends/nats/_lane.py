@@ -6,10 +6,13 @@ Invariants
   (`max_ack_pending` 1), so a standing request for many saves one request per message.
 * A pull never outlives its inbox. The inbox changes with every reconnect and ends with `close`, so
   a pull that the server still remembers has nobody to deliver to and cannot swallow a message
-  (PC-004), and no surplus can arrive after a reconnect (PC-006).
+  (PC-004), and no surplus can arrive after a reconnect (PC-006). The same is done when a pull fell
+  silent and when the credit is lowered below what was asked for: the pull may live on, unseen.
 * Whatever arrives while closing is given back at once (NAK), never left to its lease.
 * A settle is sent only while its lease lasts; a late one is dropped and logged (PC-020). The same
   stored message arriving again while the first delivery is still in a handler waits behind it.
+* When the connection is lost, a shard's young delivery is fenced at once (see `FORGETFUL_S`); older
+  ones keep their lease and are renewed first thing after the reconnect.
 
 Statuses are handled as in section B of the JetStream notes: every way in which a pull can end
 brings the next one, and a vanished durable is created again with growing pauses (PC-002, PC-003).
@@ -24,12 +27,11 @@ from typing import TYPE_CHECKING
 import trio
 
 from shove_actors._errors import (
-    ConnectionError,
-    NotConnected,
+    ApiError,
     NotPullConsumer,
-    RequestTimeout,
     ShoveError,
     TopicNotDeclared,
+    UnavailableError,
     UsageError,
 )
 from shove_actors.backends._delivery import Delivery
@@ -54,6 +56,11 @@ RECOVER_FIRST_S, RECOVER_MAX_S = 0.25, 5.0
 #: An acknowledgement is trusted only while this share of the lease has not passed: what is written
 #: now still has to reach the server.
 LEASE_SHARE = 0.95
+#: nats-server writes the state of a consumer a few times a second. One that is killed may have
+#: forgotten what it delivered in its last moments, and delivers it again at once, to whoever asks
+#: first. So a shard's delivery younger than this when the connection is lost is given up: its
+#: handler is cancelled before the server can be back. Ten times what was seen.
+FORGETFUL_S = 1.0
 
 _NS = 1_000_000_000
 
@@ -72,7 +79,10 @@ class NatsLane:
         self._requested = 0
         self._closing = False
         self._closed = trio.Event()
+        self._handed_back = trio.Event()
+        self._recovered_at = float("-inf")
         self._recovering = False
+        self._failed = False
         self._last_acked: bytes | None = None
         self._received = 0
         self._pulls = 0
@@ -104,6 +114,10 @@ class NatsLane:
 
     def set_credit(self, credit: int) -> None:
         self._credit = credit
+        if self._requested and credit < (
+            1 if self._shard else len(self._held) + self._requested
+        ):
+            self._abandon_pulls()
         self._top_up()
 
     def statistics(self) -> LaneStatistics:
@@ -133,7 +147,7 @@ class NatsLane:
         return room
 
     def _top_up(self) -> None:
-        if self._closing or self._recovering:
+        if self._closing or self._recovering or self._failed:
             return
         batch = self._demand()
         if batch and self._conn.write(
@@ -152,14 +166,37 @@ class NatsLane:
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
     ) -> None:
         now = trio.current_time()
-        self.deadline = now + 2 * PULL_HEARTBEAT_S
-        if not payload and not reply.startswith(b"$JS.ACK."):
-            status = status_of(header_block)
+        if not reply.startswith(b"$JS.ACK."):
+            self.deadline = now + 2 * PULL_HEARTBEAT_S
+            status = None if payload else status_of(header_block)
             if status is not None:
                 self._on_status(*status, header_block)
             return
         if self._requested:
             self._requested -= 1
+        # Without a pull there are no heartbeats to miss: a slow handler is no silence (PC-009).
+        self.deadline = now + 2 * PULL_HEARTBEAT_S if self._requested else float("inf")
+        self._arrived(subject, reply, header_block, payload, now)
+
+    def _on_late_message(
+        self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
+    ) -> None:
+        """For a pull that was abandoned: it was on its way already."""
+        if not reply.startswith(b"$JS.ACK."):
+            return
+        if not self._shard and len(self._held) + self._requested >= self._credit:
+            self._conn.write(pub(reply, b"", b"-NAK"))
+            return
+        self._arrived(subject, reply, header_block, payload, trio.current_time())
+
+    def _arrived(
+        self,
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes | None,
+        payload: bytes,
+        now: float,
+    ) -> None:
         if self._closing:
             self._conn.write(pub(reply, b"", b"-NAK"))
             return
@@ -180,6 +217,10 @@ class NatsLane:
         before = self._held.get(sequence)
         if before is not None:
             before.successor = delivery
+            return
+        if len(self._held) >= self._credit and not self._shard:
+            # More than was asked for (PC-006): somebody else may have room.
+            self._conn.write(pub(reply, b"", b"-NAK"))
             return
         self._held[sequence] = delivery
         self._buffer.push(delivery)
@@ -332,7 +373,7 @@ class NatsLane:
             return reply is None
         try:
             answer = await self._conn.request(reply.decode(), b"+ACK", timeout=2.0)
-        except (RequestTimeout, ConnectionError, NotConnected, ShoveError):
+        except ShoveError:
             return False
         if answer.status is None and self._last_acked is reply:
             self._last_acked = None  # nothing left to prove until the next acknowledgement
@@ -347,16 +388,40 @@ class NatsLane:
         if not self._closing:
             self._inbox = self._conn.new_inbox()
             self._conn.move_subscription(self._sid, self._inbox)
+        if self._shard:
+            now = trio.current_time()
+            for delivery in list(self._held.values()):
+                if now - delivery.arrived_at < FORGETFUL_S:
+                    self._fence(delivery)
+
+    def _fence(self, delivery: Delivery) -> None:
+        """Nothing of this delivery may take effect any more."""
+        delivery.lost = True
+        if delivery.on_lost is not None:
+            delivery.on_lost()
 
     def on_reconnected(self) -> None:
+        for delivery in self._held.values():
+            delivery.renewing = None
+            if not delivery.lost:
+                self.renew(delivery)
         self._top_up()
 
     def on_missed_heartbeats(self) -> None:
-        self._requested = 0
+        self._abandon_pulls()
         self.deadline = float("inf")
         self._notice("pull_stalled", f"no heartbeat for {2 * PULL_HEARTBEAT_S:g} s")
         # Either the pull was lost or the durable is gone: looking is cheap, guessing is not.
         self._vanished("missed heartbeats")
+
+    def _abandon_pulls(self) -> None:
+        """End whatever pulls the server still has: their inbox goes away."""
+        self._requested = 0
+        old = self._sid
+        self._conn.redirect(old, self._on_late_message)
+        self._inbox = self._conn.new_inbox()
+        self._sid = self._conn.subscribe(self._inbox, self._on_message)
+        self._backend.start_soon(self._conn.unsubscribe, old)
 
     def _vanished(self, why: str) -> None:
         self._requested = 0
@@ -366,6 +431,24 @@ class NatsLane:
 
     async def _recover(self, why: str) -> None:
         """Bring the durable back, however long its stream is away; then pull again."""
+        try:
+            # A pull may fail at once although the durable is there; that must not spin (PC-003).
+            await self._closed_within(
+                self._recovered_at + RECOVER_FIRST_S - trio.current_time()
+            )
+            await self._bring_back(why)
+        finally:
+            # Also when the backend ends: it may run again.
+            self._recovering = False
+            self._recovered_at = trio.current_time()
+        self._top_up()
+
+    async def _closed_within(self, seconds: float) -> None:
+        if seconds > 0:
+            with trio.move_on_after(seconds):
+                await self._closed.wait()
+
+    async def _bring_back(self, why: str) -> None:
         pause, told = RECOVER_FIRST_S, False
         while not self._closing:
             try:
@@ -375,22 +458,21 @@ class NatsLane:
                     told = True
                     logger.warning("waiting for stream %s: %s", self._spec.stream, why)
                     self._notice("lane_waiting", str(exc))
-            except (ConnectionError, RequestTimeout, NotConnected):
+            except UnavailableError:
+                # No connection, or JetStream is not ready yet after a restart.
                 pass
             except ShoveError as exc:
-                self._end(exc)
-                return
+                if not (isinstance(exc, ApiError) and exc.code == 503):
+                    self._end(exc)
+                    return
             else:
                 if created:
                     # A new durable delivers everything unacknowledged again, also what is in
                     # our hands: let go of it first.
                     self.drop_all()
                     self._notice("lane_recreated", why)
-                self._recovering = False
-                self._top_up()
                 return
-            with trio.move_on_after(pause):
-                await self._closed.wait()
+            await self._closed_within(pause)
             pause = min(pause * 2, RECOVER_MAX_S)
 
     def drop_all(self) -> None:
@@ -410,6 +492,7 @@ class NatsLane:
         )
 
     def _end(self, error: Exception) -> None:
+        self._failed = True
         self._requested = 0
         self._buffer.end(error)
 
@@ -417,7 +500,7 @@ class NatsLane:
 
     async def close(self) -> None:
         if self._closing:
-            await self._closed.wait()
+            await self._handed_back.wait()
             return
         self._closing = True
         self._closed.set()
@@ -428,5 +511,8 @@ class NatsLane:
                 self._conn.write(pub(delivery.reply, b"", b"-NAK"))
         self._buffer.end()
         self._backend.forget_lane(self)
-        await self._conn.unsubscribe(self._sid)
-        await self.confirm()
+        try:
+            await self._conn.unsubscribe(self._sid)
+            await self.confirm()
+        finally:
+            self._handed_back.set()

@@ -14,6 +14,9 @@ from shove_actors.backends.memory import (
 )
 from shove_actors.backends.memory._durable import Durable, PullRequest
 from shove_actors.messaging import Retention
+from tests.backends.world import receive
+
+from .support import memory_world
 
 Clock = trio.testing.MockClock
 
@@ -164,6 +167,20 @@ async def test_progress_replaces_a_delay(autojump_clock: Clock) -> None:
     assert puller.durable.renew(1, 0.0)
     await trio.sleep(9.9)
     assert puller.later() == []
+
+
+async def test_progress_under_a_long_delay_wakes_in_time(autojump_clock: Clock) -> None:
+    server = MemoryServer()
+    async with memory_world(server).process() as process:
+        await process.stored(1)
+        lane = await process.lane(credit=2, ack_wait_s=5.0)
+        held = await receive(lane)
+        durable = server.streams["q"].durables["q-consumer"]
+        lane.nak(held, 3600.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert durable.renew(1, 0.0)
+        assert (await receive(lane)).num_delivered == 2
+        assert trio.current_time() == 5.0
 
 
 async def test_progress_after_the_ack_wait_is_too_late(autojump_clock: Clock) -> None:

@@ -73,6 +73,7 @@ async def test_acknowledging_the_old_one_drops_its_successor(autojump_clock: Clo
         assert held.successor is not None
         assert held.successor.num_delivered == 2
         lane.ack(held)
+        assert held.successor is None
         await nothing_comes(lane, 120)
         assert await process.backlog() == (0, 0)
 
@@ -104,6 +105,39 @@ async def test_forgetting_the_old_one_promotes_its_successor(autojump_clock: Clo
         again = await receive(lane)
         assert again.num_delivered == 2
         assert list(lane.held.values()) == [again]
+
+
+async def test_lost_with_its_durable_settles_nothing(autojump_clock: Clock) -> None:
+    """Deleted and made again: the nak of the former delivery must not reach the new durable."""
+    server = MemoryServer()
+    async with memory_world(server).process() as process:
+        lane = await process.lane(credit=2)
+        await process.stored(1)
+        held = await receive(lane)
+        server.delete_durable("q", "q-consumer")
+        again = await receive(lane)
+        lane.nak(held)
+        await nothing_comes(lane, 20)
+        assert again.successor is None
+        lane.ack(again)
+        assert await process.backlog() == (0, 0)
+
+
+async def test_pc004_closed_while_a_message_is_on_its_way(autojump_clock: Clock) -> None:
+    """It arrives at a lane that is gone, and goes back at once instead of after its ack wait."""
+    server = MemoryServer()
+    world = memory_world(server)
+    async with world.process() as process, world.process() as other:
+        lane = await process.lane(credit=3)
+        await trio.testing.wait_all_tasks_blocked()
+        server.faults.stall(process.backend)
+        server.publish("q", b"")
+        await trio.testing.wait_all_tasks_blocked()
+        await lane.close()
+        server.faults.unstall(process.backend)
+        start = trio.current_time()
+        assert (await receive(await other.lane())).num_delivered == 2
+        assert trio.current_time() == start
 
 
 async def test_settling_too_late_promotes_the_successor(autojump_clock: Clock) -> None:

@@ -181,6 +181,21 @@ def test_one_server_in_several_runs() -> None:
     trio.run(second, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
+async def test_a_new_age_is_kept_to_by_sleeping_backends(autojump_clock: Clock) -> None:
+    """The task sleeps until the ack wait ends; the age that is set now comes first."""
+    server = MemoryServer()
+    async with memory_world(server).process() as process:
+        lane = await process.lane(credit=2, max_ack_pending=1, ack_wait_s=1000.0)
+        await process.stored(1)
+        await receive(lane)
+        await trio.sleep(10)
+        await process.stored(1)
+        await trio.testing.wait_all_tasks_blocked()
+        server.edit_stream("q", max_age_s=15.0)
+        assert (await receive(lane)).sequence == 2
+        assert trio.current_time() == 15.0
+
+
 async def test_names_tell_processes_apart(autojump_clock: Clock) -> None:
     server = MemoryServer()
     config = MemoryConfig(server=server, name="worker")

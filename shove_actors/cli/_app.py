@@ -1,0 +1,186 @@
+"""Arguments, exit codes, and errors in one line.
+
+Exit codes: 0 all is well; 1 the verdict is bad, or an error; 2 wrong usage; 3 handlers still ran
+when the drain timed out; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import sys
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from importlib import metadata
+from pathlib import Path
+
+import trio
+
+from shove_actors import ShoveError, UsageError
+
+from ._run import DemoOptions, Interrupted, run_demo
+from ._screen import make_screen
+from ._tree import tree_of_a_broker
+from ._worker import WorkerOptions, run_worker
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
+
+WORKER_COMMAND = "_demo-worker"
+#: Seconds a handler works under chaos: without it a kill would rarely meet a handler at work.
+CHAOS_WORK_S = 0.001
+
+
+class Exit(IntEnum):
+    """What the command exits with."""
+
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    DRAIN_TIMEOUT = 3
+    INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line `argv` (default: the process's own) and returns its exit code.
+
+    Errors of the library and of the system are one line on standard error; anything else is a bug
+    and raises.
+    Wrong usage raises `SystemExit(2)`, as argparse does.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == [WORKER_COMMAND]:
+            return _worker(arguments[1:])
+        options = _parser().parse_args(arguments)
+        if options.command == "tree":
+            print(*trio.run(tree_of_a_broker, options.shards), sep="\n")
+            return Exit.OK
+        return _demo(options)
+    except KeyboardInterrupt:
+        return _say("interrupted", Exit.INTERRUPTED)
+    except (ShoveError, OSError, BaseExceptionGroup) as error:
+        return _explain(error)
+
+
+def _demo(options: argparse.Namespace) -> int:
+    work_s = options.work_ms / 1000 if options.work_ms is not None else None
+    if work_s is None:
+        work_s = CHAOS_WORK_S if options.chaos else 0.0
+    demo = DemoOptions(
+        count=options.count,
+        shards=options.shards,
+        chaos=options.chaos,
+        seed=options.seed,
+        work_s=work_s,
+        store=options.store,
+    )
+    return trio.run(run_demo, demo, make_screen(plain=options.plain))
+
+
+def _worker(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog=f"shove-actors {WORKER_COMMAND}")
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--journals", type=Path, required=True)
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--shards", type=_positive, required=True)
+    parser.add_argument("--work-ms", type=_not_negative, required=True)
+    parser.add_argument("--ack-wait", type=_not_negative, required=True)
+    options = parser.parse_args(arguments)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    return trio.run(
+        run_worker,
+        WorkerOptions(
+            url=options.url,
+            journals=options.journals,
+            name=options.name,
+            shards=options.shards,
+            work_s=options.work_ms / 1000,
+            ack_wait_s=options.ack_wait,
+        ),
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="shove-actors",
+        description="Reliable messaging on NATS JetStream as supervised Trio actors.",
+        epilog="Exit codes: 0 all is well; 1 a bad verdict or an error; 2 wrong usage; 3 handlers "
+        "still ran when the drain timed out; 130 interrupted.",
+    )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    demo = commands.add_parser(
+        "demo",
+        help="27,004 real flights through a sequenced topic, and a verdict",
+        description="Publishes the flights that left New York in January 2013, in order per "
+        "aircraft, to a nats-server of its own, consumes them, and judges what the handlers saw.",
+    )
+    demo.add_argument(
+        "--chaos",
+        action="store_true",
+        help="kill the server three times and a consumer process twice on the way",
+    )
+    demo.add_argument("--seed", type=int, default=1, help="chooses the kills (default 1)")
+    demo.add_argument("--count", type=_positive, metavar="N", help="only the first N flights")
+    demo.add_argument("--shards", type=_positive, default=8, metavar="N", help="default 8")
+    demo.add_argument(
+        "--work-ms",
+        type=_not_negative,
+        metavar="MS",
+        help="how long a handler works (default 0; 1 with --chaos)",
+    )
+    demo.add_argument("--store", type=Path, metavar="DIR", help="keep the store and journals here")
+    demo.add_argument("--plain", action="store_true", help="lines instead of a live view")
+    tree = commands.add_parser("tree", help="draw the supervision tree of a broker in memory")
+    tree.add_argument("--shards", type=_positive, default=8, metavar="N", help="default 8")
+    return parser
+
+
+def _positive(text: str) -> int:
+    value = int(text) if text.isdecimal() else 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
+    return value
+
+
+def _not_negative(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
+
+
+def _version() -> str:
+    try:
+        return metadata.version("shove-actors")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+def _explain(error: BaseException) -> int:
+    """One line for what was raised on purpose; everything else goes on as it is."""
+    leaves = list(_leaves(error))
+    if any(isinstance(leaf, KeyboardInterrupt | Interrupted) for leaf in leaves):
+        return _say("interrupted", Exit.INTERRUPTED)
+    foreign = [leaf for leaf in leaves if not isinstance(leaf, ShoveError | OSError)]
+    if foreign or not leaves:
+        raise error
+    usage = isinstance(leaves[0], UsageError)
+    return _say(str(leaves[0]).replace("\n", " "), Exit.USAGE if usage else Exit.FAILED)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
+
+
+def _say(text: str, code: Exit) -> int:
+    print(f"shove-actors: {text}", file=sys.stderr)
+    return code

@@ -1,0 +1,225 @@
+"""Opens sessions: the first one, and the next one after a loss.
+
+Why the reconnect policy is ours and not nats-py's: nats-py's first connect goes round for minutes
+(PC-015), expired credentials close it for good (PC-016), a dying read loop leaves it deaf (T2),
+and none of its waits can be seen or cancelled from Trio. One attempt of nats-py is exact; the
+loop around it is here.
+
+Every exception raised here is made here, from redacted text: nats-py's own carry frames whose
+local variables are the credentials (PC-131).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import random
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import trio
+import trio_asyncio
+from nats import errors as nats_errors
+
+from shove_actors._errors import AuthenticationError, ConfigError, ConnectionError, TLSError
+
+from ._address import ServerAddress
+from ._aio import Endpoint, MessageSink, SessionClient, SessionEvents, open_session
+from ._pool import ServerPool
+from ._resolved import Resolved
+
+#: What a failed attempt raises: the network, the server, TLS, the resolver, nkeys.
+_FAILURES = (
+    OSError,
+    nats_errors.Error,
+    asyncio.TimeoutError,
+    ssl.SSLError,
+    ValueError,
+    ModuleNotFoundError,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """One session on one server. `ended` is set once it is over."""
+
+    client: SessionClient
+    server: ServerAddress
+    ended: trio.Event
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DialerEvents:
+    """What the connection hears. None of these may raise or wait."""
+
+    on_message: MessageSink
+    on_notice: Callable[[Exception], None]
+    on_info: Callable[[dict[str, object]], None]
+    on_failure: Callable[[ServerAddress, ConnectionError], None]
+
+
+class Dialer:
+    """The policy of one `Connection.run`: which server, when, and when to give up."""
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        loop: trio_asyncio.TrioEventLoop,
+        events: DialerEvents,
+        text: Callable[[BaseException], str],
+        rng: random.Random,
+    ) -> None:
+        self._resolved = resolved
+        self._loop = loop
+        self._events = events
+        self._text = text
+        self._rng = rng
+        self._names: dict[ServerAddress, str] = {}
+        self.pool = ServerPool(
+            resolved.servers,
+            limit=resolved.max_reconnect_attempts,
+            shuffle=None if resolved.dont_randomize else rng,
+        )
+
+    async def first(self) -> Link:
+        """Each server once. Raises what is most telling of why none took us."""
+        errors: list[ConnectionError] = []
+        for server in self.pool.known:
+            try:
+                return await self._attempt(server)
+            except ConnectionError as exc:
+                errors.append(exc)
+        # A refusal of credentials or of a certificate says more than a server that is down.
+        telling = [e for e in errors if isinstance(e, (AuthenticationError, TLSError))]
+        raise (telling or errors)[-1]
+
+    async def again(self, lost: ServerAddress, cause: Exception | None) -> Link:
+        """After a loss: as long as the policy says. Raises `ConnectionError` when giving up."""
+        why = f": {cause}" if cause is not None else ""
+        if not self._resolved.allow_reconnect:
+            raise ConnectionError(
+                f"the connection to {lost.redacted} was lost{why}; allow_reconnect is off"
+            )
+        last: Exception | None = cause
+        self.pool.lost(lost)
+        rounds = 0
+        while servers := self.pool.round():
+            rounds += 1
+            for server in servers:
+                if server is servers[-1]:
+                    await trio.sleep(self._resolved.reconnect_delay(rounds, self._rng))
+                self.pool.tried(server)
+                try:
+                    return await self._attempt(server)
+                except ConnectionError as exc:
+                    last = exc
+                    self._events.on_failure(server, exc)
+                    if isinstance(exc, (AuthenticationError, TLSError)) and self.pool.refused(
+                        server
+                    ):
+                        raise
+        raise ConnectionError(
+            f"gave up after {self.pool.limit} reconnect attempts to each of "
+            f"{', '.join(s.redacted for s in self.pool.known)}; last error: "
+            f"{last if last is not None else 'the connection was lost'}"
+        )
+
+    def learn(self, urls: object, current: ServerAddress) -> list[ServerAddress]:
+        """Members of the cluster that `current` told of and that were not known."""
+        found: list[ServerAddress] = []
+        for url in urls if isinstance(urls, list) else ():
+            host, _, port = str(url).rpartition(":")
+            if not host or not port.isdecimal():
+                continue
+            server = current.at(host.strip("[]"), int(port))
+            if self.pool.learn(server):
+                found.append(server)
+                if server.tls and _is_ip(server.host):
+                    # Members announce their IP; the certificate has the cluster's name.
+                    self._names[server] = self._name_of(current)
+        return found
+
+    def _name_of(self, server: ServerAddress) -> str:
+        return self._resolved.tls_hostname or self._names.get(server, server.host)
+
+    async def _attempt(self, server: ServerAddress) -> Link:
+        """One attempt on one server, within `connect_timeout`. Raises `ConnectionError` kinds."""
+        resolved = self._resolved
+        link: Link | None = None
+        failure: ConnectionError | None = None
+        with trio.move_on_after(resolved.connect_timeout):
+            try:
+                link = await self._open(server)
+            except ConfigError as exc:
+                failure = ConnectionError(f"cannot authenticate to {server.redacted}: {exc}")
+            except _FAILURES as exc:
+                failure = self._classify(server, exc)
+        if link is not None:
+            return link
+        if failure is None:
+            failure = ConnectionError(
+                f"{server.redacted} did not complete the handshake within "
+                f"{resolved.connect_timeout:g} s (connect_timeout)"
+            )
+        raise failure
+
+    async def _open(self, server: ServerAddress) -> Link:
+        resolved = self._resolved
+        if resolved.creds_file is not None:
+            options = await trio.to_thread.run_sync(
+                resolved.client_options, server, abandon_on_cancel=True
+            )
+        else:
+            options = resolved.client_options(server)
+        ended = trio.Event()
+        client = await self._loop.run_aio_coroutine(
+            open_session(
+                Endpoint(
+                    host=server.host,
+                    port=server.port,
+                    tls=server.tls,
+                    ssl_context=resolved.ssl_context if server.tls else None,
+                    tls_hostname=self._name_of(server) if server.tls else None,
+                    options=options,
+                ),
+                SessionEvents(
+                    on_message=self._events.on_message,
+                    on_notice=self._events.on_notice,
+                    on_info=self._events.on_info,
+                    on_closed=ended.set,
+                ),
+            )
+        )
+        return Link(client, server, ended)
+
+    def _classify(self, server: ServerAddress, failure: Exception) -> ConnectionError:
+        where = server.redacted
+        if isinstance(failure, TLSError):
+            return TLSError(str(failure))
+        if isinstance(failure, asyncio.TimeoutError):
+            return ConnectionError(
+                f"{where} did not complete the handshake within "
+                f"{self._resolved.connect_timeout:g} s (connect_timeout)"
+            )
+        text = self._text(failure)
+        lower = text.lower()
+        # A handshake that is cut off says nothing about certificates: the server may be starting.
+        if isinstance(failure, ssl.SSLError) and not isinstance(failure, ssl.SSLEOFError):
+            return TLSError(f"TLS with {where} failed: {text}")
+        if "timeout" not in lower and ("authorization" in lower or "authentication" in lower):
+            return AuthenticationError(f"{where} refused the credentials: {text}")
+        if isinstance(failure, ModuleNotFoundError):
+            return ConnectionError(
+                f"cannot authenticate to {where}: {text}; "
+                "install the extra `shove-actors[nkeys]` for nkeys and credentials files"
+            )
+        return ConnectionError(f"cannot connect to {where}: {text}")
+
+
+def _is_ip(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,52 @@
+"""What a child process is told to do, and where it leaves its traces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from .notes import Kind
+
+#: before_store: the copy has not been sent. after_store: the next place has acknowledged it, the
+#: acknowledgement of the original has not been sent. after_ack: the server has processed that too.
+#: before_nak, after_nak: the same for a retry that waits in place.
+Point = Literal["before_store", "after_store", "after_ack", "before_nak", "after_nak"]
+
+
+class Kill(msgspec.Struct, frozen=True, kw_only=True):
+    """The child kills itself at `point` of a move out of the stream `source` into `target`."""
+
+    point: Point
+    source: str
+    target: str = ""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """`movers_only`: no consumers, only the hold movers. `mover_lease_s`: None leaves the
+    package's own (30 s); tests that kill a mover with a message in its hands shorten it."""
+
+    name: str
+    folder: str
+    url: str
+    queue: str
+    kind: Kind = "holds"
+    hold_s: float = 1.0
+    shards: int = 2
+    kill: Kill | None = None
+    movers_only: bool = False
+    mover_lease_s: float | None = None
+    ack_wait: float = 1.0
+    max_retries: int = 10
+    prefetch: int = 10
+    drain_timeout: float = 10.0
+    work_s: float = 0.0
+
+    def path(self, suffix: str) -> Path:
+        """Its traces: `.journal`, `.log`, `.outcome` and, once it has ended, `.exit`."""
+        return Path(self.folder) / f"{self.name}{suffix}"
+
+
+def gate_path(folder: Path, queue: str) -> Path:
+    return folder / f"{queue}.gate"

@@ -1,0 +1,51 @@
+"""A hold mover killed at each step of bringing a message back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from .notes import Note
+from .plan import Kill, Point
+from .support import World
+
+pytestmark = pytest.mark.server
+
+ID = "order-1"
+
+
+@pytest.mark.parametrize("point", ["before_store", "after_store", "after_ack"])
+async def test_mover_killed_while_it_returns_a_message(
+    world: Callable[..., World], short_mover_lease: float, point: Point
+) -> None:
+    at = world()
+    await at.publish(Note(ID, "retry"))
+    hop = await at.start(kill=Kill(point="after_ack", source=at.queue))
+    await hop.killed_itself()
+    assert await at.counts() == (0, 1, 0)
+
+    mover = await at.start(
+        kill=Kill(point=point, source=at.hold, target=at.queue),
+        movers_only=True,
+        mover_lease_s=short_mover_lease,
+    )
+    await mover.killed_itself()
+    assert await at.counts() == {
+        "before_store": (0, 1, 0),
+        "after_store": (1, 1, 0),
+        "after_ack": (1, 0, 0),
+    }[point]
+    if point != "before_store":
+        (back,) = await at.stored(at.queue)
+        assert re.fullmatch(rf"{ID}@1\.[0-9a-f]+-m", back.msg_id)
+        assert back.headers["Shove-Message-Id"] == ID
+        assert back.headers["Shove-Retry-Count"] == "1"
+
+    async with at.healthy():
+        await at.quiet()
+
+    assert await at.counts() == (0, 0, 0)
+    assert await at.ever_stored() == (2, 1, 0)
+    assert at.runs(ID) == [0, 1]
