@@ -134,7 +134,7 @@ class RichScreen:
             table.add_row(what, value)
         self._console.print(table)
         for text in mistakes:
-            self._console.print(f"WRONG: {text}", style="bold red", markup=False)
+            self._console.print(f"WRONG: {text}", style="bold red", markup=False, highlight=False)
         if not mistakes:
             self._console.print("Everything as it must be.", style="bold green")
 

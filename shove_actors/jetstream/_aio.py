@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 from urllib.parse import ParseResult
@@ -223,7 +223,8 @@ class _Wire(asyncio.Protocol):
 class WireTransport(Transport):
     """nats-py's transport interface over `_Wire`."""
 
-    def __init__(self) -> None:
+    def __init__(self, addresses: Sequence[tuple[str, int]]) -> None:
+        self._addresses = addresses
         self._wire: _Wire | None = None
         self._raw: asyncio.Transport | None = None
         self._greeted = False
@@ -232,13 +233,22 @@ class WireTransport(Transport):
     def _made(self, transport: asyncio.Transport) -> None:
         self._raw = transport
 
+    def _protocol(self) -> _Wire:
+        assert self._wire is not None
+        return self._wire
+
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: float) -> None:
         loop = asyncio.get_running_loop()
-        wire = self._wire = _Wire(self._made)
-        await asyncio.wait_for(
-            loop.create_connection(lambda: wire, uri.hostname or "", uri.port or 0),
-            connect_timeout,
-        )
+        for host, port in self._addresses:
+            self._wire = _Wire(self._made)
+            try:
+                await asyncio.wait_for(
+                    loop.create_connection(self._protocol, host, port), connect_timeout
+                )
+                return
+            except OSError:
+                if (host, port) == self._addresses[-1]:
+                    raise
 
     async def connect_tls(
         self,
@@ -328,11 +338,17 @@ class WireTransport(Transport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Where and as whom to connect. Holds credentials, so it has no readable repr."""
+    """Where and as whom to connect. Holds credentials, so it has no readable repr.
 
+    `addresses`: what the host's name stands for, one at least. Looked up by the caller, because a
+    look-up in asyncio's thread cannot be cancelled.
+    """
+
+    addresses: Sequence[tuple[str, int]]
     host: str
     port: int
     tls: bool
+    client_cert: bool
     ssl_context: ssl.SSLContext | None
     tls_hostname: str | None
     options: dict[str, Any]
@@ -360,7 +376,7 @@ class SessionClient(Client):
 
     def __init__(self, endpoint: Endpoint, events: SessionEvents) -> None:
         super().__init__()
-        self._transport = self.wire = WireTransport()
+        self._transport = self.wire = WireTransport(endpoint.addresses)
         self._endpoint = endpoint
         self._events = events
         self._closing_task: asyncio.Task[None] | None = None
@@ -380,6 +396,13 @@ class SessionClient(Client):
             raise TLSError(
                 f"{self._endpoint.host}:{self._endpoint.port} does not offer TLS, but the URL "
                 "requires it (tls://); nothing was sent"
+            )
+        if self.info.get("tls_verify") and not self._endpoint.client_cert:
+            # With TLS 1.3 the refusal would come after the handshake, as an alert that a broken
+            # pipe may hide.
+            raise TLSError(
+                f"{self._endpoint.host}:{self._endpoint.port} wants a client certificate; set "
+                "tls_client_cert and tls_client_key"
             )
         return super()._connect_command()
 

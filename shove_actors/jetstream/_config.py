@@ -180,6 +180,7 @@ class NatsConfig:
             servers=servers,
             ssl_context=context,
             tls_hostname=self.tls_hostname,
+            client_cert=self.tls_client_cert is not None,
             name=self.name,
             username=self.username,
             password=self.password,

@@ -172,13 +172,18 @@ class Dialer:
             )
         else:
             options = resolved.client_options(server)
+        found = await trio.socket.getaddrinfo(
+            server.host, server.port, type=trio.socket.SOCK_STREAM
+        )
         ended = trio.Event()
         client = await self._loop.run_aio_coroutine(
             open_session(
                 Endpoint(
+                    addresses=[(str(address[0]), int(address[1])) for *_, address in found],
                     host=server.host,
                     port=server.port,
                     tls=server.tls,
+                    client_cert=resolved.client_cert,
                     ssl_context=resolved.ssl_context if server.tls else None,
                     tls_hostname=self._name_of(server) if server.tls else None,
                     options=options,

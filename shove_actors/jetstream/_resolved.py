@@ -26,6 +26,7 @@ class Resolved:
     servers: tuple[ServerAddress, ...]
     ssl_context: ssl.SSLContext | None
     tls_hostname: str | None
+    client_cert: bool
     name: str | None
     username: str | None
     password: str | None

@@ -78,7 +78,9 @@ class ConsumerGroup:
         self._path = f"services/groups/{self._id}"
         self._timed_out = False
         self._restarts = 0
-        self._failures: list[BaseException] = []
+        self._failures: list[tuple[BaseException, str]] = []
+        #: Root cause of the latest crash, and the path of the child it began in.
+        self._latest: tuple[BaseException, str] | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._id} of {[r.name for r in self._registrations]}>"
@@ -231,9 +233,9 @@ class ConsumerGroup:
             async def watch() -> None:
                 exit_ = await ref.watch()
                 if isinstance(exit_, Crashed):
-                    self._failures.append(exit_.error)
+                    self._failed(exit_.error, self._id)
                 elif not self._stop.is_set():
-                    self._failures.append(ActorGone(f"{self._id} was ended by its broker"))
+                    self._failed(ActorGone(f"{self._id} was ended by its broker"), self._id)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
@@ -350,23 +352,35 @@ class ConsumerGroup:
         if isinstance(event, GraceExpired):
             self._timed_out = True
         elif isinstance(event, Exited) and isinstance(event.exit, Crashed):
+            error = event.exit.error
+            root = _root_cause(error)
+            # A supervisor that gives up crashes after, and because of, the child: the child counts.
+            if self._latest is None or self._latest[0] is not root:
+                self._latest = root, event.path.removeprefix(self._path + "/")
             if self._stop.is_set():
-                self._failures.append(event.exit.error)
+                self._failed(error, event.path)
             else:
                 self._restarts += 1
-                logger.error("consumer %s crashed", event.path, exc_info=event.exit.error)
+                logger.error("consumer %s crashed", event.path, exc_info=error)
+
+    def _failed(self, error: BaseException, where: str) -> None:
+        root = _root_cause(error)
+        if self._latest is not None and self._latest[0] is root:
+            where = self._latest[1]
+        self._failures.append((root, where))
 
     @property
     def outcome(self) -> SupervisorOutcome:
         """What happened so far."""
-        roots = [_root_cause(error) for error in self._failures]
-        panics = sum(not isinstance(root, ShoveError) for root in roots)
+        panics = sum(not isinstance(root, ShoveError) for root, _ in self._failures)
         return SupervisorOutcome(
-            errors=len(roots) - panics,
+            errors=len(self._failures) - panics,
             panics=panics,
             timed_out=self._timed_out,
             restarts=self._restarts,
-            reasons=tuple(f"{type(root).__name__}: {root}" for root in roots),
+            reasons=tuple(
+                f"{where}: {type(root).__name__}: {root}" for root, where in self._failures
+            ),
         )
 
     def statistics(self) -> dict[str, dict[str, int]]:

@@ -4,8 +4,9 @@ It works from durable state only: a held message is due at "stored at + delay", 
 stream knows, so any mover, in any process, at any time, comes to the same conclusion. Nothing is
 kept here between two deliveries:
 
-    not due yet    NAK with the remaining delay; the server brings it back then (a server that
-                   restarts forgets the delay and brings it back at once: it is asked to wait again)
+    not due yet    NAK with the remaining delay; the server brings it back then. If the mover was
+                   killed before its NAK arrived, or the server before it was written, it comes
+                   back when its lease ends, and is asked to wait for the rest
     due            store in the main queue, wait for the acknowledgement, acknowledge the held copy
 
 If no process runs, held messages wait in their stream. Held messages count against the hold queue's
@@ -43,7 +44,10 @@ logger = logging.getLogger("shove_actors.mover")
 #: Held messages looked at in one go; also how many may be on their way back at once.
 BATCH: Final = 64
 CREDIT: Final = 256
-ACK_WAIT_S: Final = 30.0
+#: How late a held message may be because its mover was killed with it in hand. Short, because
+#: nothing is worth a longer lease here: a message is in hand for one round trip, and one that is
+#: moved twice is stored once (`tests/durability/test_pending.py`).
+ACK_WAIT_S: Final = 5.0
 #: Pause before a message that could not be returned (queue full, say) is tried again.
 BLOCKED_FIRST_S: Final = 0.5
 BLOCKED_MAX_S: Final = 30.0
@@ -62,7 +66,6 @@ class HoldMover:
         self._publisher = publisher
         self._topology = topology
         self._hold = hold
-        self._blocked = 0
         self.moved = 0
 
     def lane_spec(self) -> LaneSpec:
@@ -139,8 +142,7 @@ class HoldMover:
             try:
                 await waiter.wait()
             except ShoveError as exc:
-                self._blocked += 1
-                pause = min(BLOCKED_FIRST_S * 2 ** min(self._blocked - 1, 10), BLOCKED_MAX_S)
+                pause = self.pause_s(delivery)
                 logger.warning(
                     "held message %s:%d cannot return to %s (%s); trying again in %.1f s",
                     delivery.stream,
@@ -151,9 +153,15 @@ class HoldMover:
                 )
                 lane.nak(delivery, pause)
             else:
-                self._blocked = 0
                 self.moved += 1
                 lane.ack(delivery)
+
+    @staticmethod
+    def pause_s(delivery: Delivery) -> float:
+        """Until the next try. The server counts the tries: the first two deliveries of a message
+        are that it is not due yet, and that it is."""
+        tries = min(max(delivery.num_delivered - 2, 0), 10)
+        return min(BLOCKED_FIRST_S * 2**tries, BLOCKED_MAX_S)
 
     def _destination(self, delivery: Delivery) -> str:
         topology = self._topology

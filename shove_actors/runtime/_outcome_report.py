@@ -22,7 +22,8 @@ class SupervisorOutcome:
     `errors`: consumers that ended for good for a reason outside the code (a deleted consumer, a
     lost connection). `panics`: ... because of an unexpected exception. `timed_out`: handlers still
     ran at the drain timeout and were cancelled; their messages were given back. `restarts`:
-    crashes that supervision repaired (not a failure). `reasons`: one redacted line per failure.
+    crashes that supervision repaired (not a failure). `reasons`: one redacted line per failure,
+    which begins with the child that failed.
     """
 
     errors: int = 0

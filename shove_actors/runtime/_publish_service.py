@@ -14,6 +14,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -59,6 +60,7 @@ class PublishService:
         self.backend = backend
         self.window = Window(max_pending)
         self.timeout_s = timeout_s
+        self._patience = min(ACK_TIMEOUT_S, timeout_s)
         self._ref: ActorRef[Post] | None = None
         self._pending: dict[Post, float] = {}
         self._again: dict[Post, float] = {}
@@ -99,9 +101,11 @@ class PublishService:
         return await waiter.wait()
 
     def done(self, post: Post, result: Stored | Exception) -> None:
-        """From the backend, once per post."""
-        if self._pending.pop(post, None) is None:
-            return  # answered by an earlier attempt
+        """From the backend, once per attempt."""
+        if self._pending.pop(post, None) is None and not (
+            isinstance(result, Stored) and self._answered_late(post)
+        ):
+            return  # answered by an earlier attempt, or known to need another one
         if isinstance(result, Stored):
             self.stored += 1
             self._finish(post, PublishReceipt(result.stream, result.sequence, result.duplicate))
@@ -119,6 +123,13 @@ class PublishService:
             self._repeat(post, trio.current_time() + RECONNECT_POLL_S)
         else:
             self._finish(post, result)
+
+    def _answered_late(self, post: Post) -> bool:
+        """An earlier attempt succeeded while the next one was being prepared: none is needed."""
+        waited = post in self._again or post in self._unanswered
+        self._again.pop(post, None)
+        self._unanswered.pop(post, None)
+        return waited
 
     def _finish(self, post: Post, result: PublishReceipt | Exception) -> None:
         self.window.give_back()
@@ -200,17 +211,22 @@ class PublishService:
             self._wake = trio.Event()
             due = self._sweep(trio.current_time())
             if self._unanswered:
+                # What is not given up gets a new moment to be repeated at: look again.
                 await self._judge()
+                continue
             with trio.move_on_at(due):
                 await self._wake.wait()
 
     def _sweep(self, now: float) -> float:
         """Repeat what is due, hand over what is late; returns when to look again."""
-        for post in [p for p, sent in self._pending.items() if now - sent > ACK_TIMEOUT_S]:
+        patience = self._patience
+        for post in [
+            p for p, sent in self._pending.items() if now - sent >= patience or now >= p.deadline
+        ]:
             del self._pending[post]
             post.attempts += 1
             self._unanswered[post] = None
-        nearest = now + ACK_TIMEOUT_S / 2 if self._pending else float("inf")
+        nearest = now + patience / 2 if self._pending else float("inf")
         ready: list[Post] = []
         for post, at in list(self._again.items()):
             if now >= post.deadline:
@@ -227,7 +243,7 @@ class PublishService:
         if ready:
             self.repeated += len(ready)
             self._post(ready)
-            nearest = min(nearest, now + ACK_TIMEOUT_S / 2)
+            nearest = min(nearest, now + patience / 2)
         return nearest
 
     async def _judge(self) -> None:
@@ -246,9 +262,11 @@ class PublishService:
                 del self._unanswered[post]
                 final = isinstance(reason, (UsageError, JetStreamNotEnabled))
                 if not final and now < post.deadline:
-                    self._again[post] = now
+                    # Paced: a stream without a leader refuses at once, again and again.
+                    self._again[post] = now + NO_RESPONDER_PAUSE_S
                 elif final and reason is not None:
-                    self._finish(post, reason)
+                    # One object per message: each is raised, and annotated, by somebody else.
+                    self._finish(post, copy.copy(reason))
                 elif post.attempts:
                     self._finish(
                         post,

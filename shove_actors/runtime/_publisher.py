@@ -7,11 +7,11 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from shove_actors._errors import BatchError, MessageTooLarge, PublishError
+from shove_actors._errors import BatchError, MessageTooLarge
 from shove_actors.backends import Post
 from shove_actors.messaging import (
     KEY,
@@ -24,6 +24,7 @@ from shove_actors.messaging import (
     validate_user_headers,
 )
 
+from ._key_order import KeyOrder
 from ._publish_service import PublishService, Waiter
 from ._receipt import PublishReceipt
 
@@ -37,6 +38,9 @@ M = TypeVar("M")
 HOP_HEADROOM = 1024
 #: Messages a pipeline sends between two checkpoints when nothing else makes it wait.
 _BURST = 64
+
+#: Subject, payload, header block, and the key of a sequenced topic's message.
+_Prepared: TypeAlias = tuple[str, bytes, bytes, "str | None"]
 
 
 class Publisher:
@@ -70,7 +74,7 @@ class Publisher:
 
         Cancelling leaves the message sent or not sent, never half-written.
         """
-        where, payload, block = self._prepare(topic, message, headers, message_id, subject)
+        where, payload, block, _ = self._prepare(topic, message, headers, message_id, subject)
         return await self._service.publish(where, payload, block)
 
     async def publish_with_headers(
@@ -90,12 +94,7 @@ class Publisher:
         of its key was refused.
         """
         prepared = [self._prepare(topic, message, None, None, None) for message in messages]
-        results: list[PublishReceipt | Exception]
-        if isinstance(topic, SequencedTopic):
-            keys = [topic.key_of(message) for message in messages]
-            results = await self._by_key(prepared, keys)
-        else:
-            results = await self._all(prepared)
+        results = await self._all(prepared)
         failed = [r for r in results if isinstance(r, Exception)]
         if failed:
             raise BatchError(
@@ -105,16 +104,19 @@ class Publisher:
             ) from failed[0]
         return [r for r in results if isinstance(r, PublishReceipt)]
 
-    async def _all(
-        self, prepared: Sequence[tuple[str, bytes, bytes]]
-    ) -> list[PublishReceipt | Exception]:
+    async def _all(self, prepared: Sequence[_Prepared]) -> list[PublishReceipt | Exception]:
         service = self._service
+        order = KeyOrder(service)
         waiters: list[Waiter] = []
-        for where, payload, block in prepared:
+        for where, payload, block, key in prepared:
             if not service.window.take_nowait():
                 await service.window.take()
             waiter = Waiter()
-            service.submit(Post(where, payload, block, service.done, waiter.complete))
+            post = Post(where, payload, block, service.done, waiter.complete)
+            if key is None:
+                service.submit(post)
+            else:
+                order.submit(key, post)
             waiters.append(waiter)
         results: list[PublishReceipt | Exception] = []
         for waiter in waiters:
@@ -124,33 +126,6 @@ class Publisher:
                 results.append(exc)
         return results
 
-    async def _by_key(
-        self, prepared: Sequence[tuple[str, bytes, bytes]], keys: Sequence[str]
-    ) -> list[PublishReceipt | Exception]:
-        """Rounds of one message per key, so that a refusal stops its key (SW-52)."""
-        results: list[PublishReceipt | Exception | None] = [None] * len(prepared)
-        queues: dict[str, list[int]] = {}
-        for index, key in enumerate(keys):
-            queues.setdefault(key, []).append(index)
-        if len(queues) == len(keys):
-            return await self._all(prepared)
-        while queues:
-            heads = [queue.pop(0) for queue in queues.values()]
-            for index, result in zip(
-                heads, await self._all([prepared[i] for i in heads]), strict=True
-            ):
-                results[index] = result
-                key = keys[index]
-                if isinstance(result, Exception):
-                    for later in queues[key]:
-                        results[later] = PublishError(
-                            "not sent: an earlier message of its key was not stored"
-                        )
-                    queues[key].clear()
-                if not queues[key]:
-                    del queues[key]
-        return [r for r in results if r is not None]
-
     def pipeline(self, topic: Topic[M], *, max_pending: int = 1000) -> Pipeline[M]:
         """Publish many messages without waiting for each.
 
@@ -159,6 +134,8 @@ class Publisher:
                 await pipe.send(order)
 
         `max_pending`: messages of this pipeline that may be unacknowledged; `send` waits beyond.
+        Of a sequenced topic one message per key is under way at a time, so the stream has each
+        key's messages in the order of the sends, whatever fails meanwhile.
         Leaving the block waits for every acknowledgement and raises one `ExceptionGroup` with
         each failure (its `message` attribute is the message).
         """
@@ -171,8 +148,8 @@ class Publisher:
         headers: Mapping[str, str] | None,
         message_id: str | None,
         subject: str | None,
-    ) -> tuple[str, bytes, bytes]:
-        """Subject, payload and header block; raises what the caller did wrong."""
+    ) -> _Prepared:
+        """Subject, payload, header block and key; raises what the caller did wrong."""
         payload = topic.encode(message)
         topology = topic.topology
         key: str | None = None
@@ -206,7 +183,7 @@ class Publisher:
                 f"max_payload is {limit:,}, of which {HOP_HEADROOM:,} are kept for the headers "
                 "of retries and dead letters. Send less, or raise max_payload on the server"
             )
-        return where, payload, block
+        return where, payload, block, key
 
 
 class Pipeline(Generic[M]):
@@ -221,6 +198,7 @@ class Pipeline(Generic[M]):
         self._service = service
         self._topic = topic
         self._limit = max_pending
+        self._order = KeyOrder(service)
         self._pending = 0
         self._since_checkpoint = 0
         self._lot = trio.lowlevel.ParkingLot()
@@ -246,7 +224,7 @@ class Pipeline(Generic[M]):
         What the caller did wrong is raised at once, as by `publish`; what the server refuses is
         raised at the end of the block. Cancelled while waiting for room, it has not sent.
         """
-        where, payload, block = self._publisher._prepare(
+        where, payload, block, key = self._publisher._prepare(
             self._topic, message, headers, message_id, subject
         )
         while self._pending >= self._limit:
@@ -254,8 +232,16 @@ class Pipeline(Generic[M]):
         service = self._service
         if not service.window.take_nowait():
             await service.window.take()
-        service.submit(Post(where, payload, block, service.done, _Sent(self, message)))
+        post = Post(where, payload, block, service.done, _Sent(self, message))
         self._pending += 1
+        if key is None:
+            try:
+                service.submit(post)
+            except BaseException:
+                self._pending -= 1
+                raise
+        else:
+            self._order.submit(key, post)
         self._since_checkpoint += 1
         if self._since_checkpoint >= _BURST:
             self._since_checkpoint = 0

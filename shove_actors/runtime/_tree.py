@@ -93,8 +93,10 @@ def build_tree(broker: Broker) -> list[ChildSpec]:
 
 
 def movers_pool() -> DynamicSupervisor:
+    # For ever, paced by each mover's own backoff: a pool that gave up would come back empty, and
+    # nobody misses a mover until its messages do not return.
     return DynamicSupervisor(
-        intensity=Intensity(max_restarts=5, period_s=30.0), stop_grace_s=MOVER_GRACE_S
+        intensity=Intensity(max_restarts=None, period_s=30.0), stop_grace_s=MOVER_GRACE_S
     )
 
 

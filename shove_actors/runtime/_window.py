@@ -26,8 +26,8 @@ class Window:
         return False
 
     async def take(self) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
         if self.take_nowait():
-            await trio.lowlevel.checkpoint_if_cancelled()
             return
         # Whoever is unparked has been given the place already (`give_back` keeps `taken`); if it
         # is cancelled before it runs, `park` still returns, so the place is not lost.

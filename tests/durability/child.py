@@ -24,10 +24,11 @@ from typing import NoReturn
 import msgspec
 import trio
 
-from shove_actors import NatsConfig, open_broker
+from shove_actors import Broker, NatsConfig, Topology, open_broker
+from shove_actors.actors import Backoff
 from shove_actors.backends import Delivery, Post
 from shove_actors.backends.nats._lane import NatsLane
-from shove_actors.runtime import _hold_mover
+from shove_actors.runtime import _hold_mover, _registration
 from shove_actors.runtime._publish_service import PublishService
 
 from .notes import Handler, Journal, make_topic
@@ -108,6 +109,14 @@ async def _die_once_read(lane: NatsLane) -> None:
     die()
 
 
+async def _start_none(self: Broker, topology: Topology) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+def _quick(**_: float) -> Backoff:
+    return Backoff(initial_s=0.01, max_s=0.01, jitter=0.0, reset_after_s=30.0)
+
+
 # ---------------------------------------------------------------------------- one process
 
 
@@ -119,7 +128,7 @@ async def consume(plan: Plan) -> int:
         journal, gate=gate_path(folder, plan.queue), work_s=plan.work_s, may_exit=True
     )
     async with open_broker(NatsConfig(plan.url)) as broker:
-        if plan.movers_only:
+        if plan.movers == "only":
             await broker.ensure_movers(topic.topology)
             await trio.sleep_forever()
         group = broker.consumer_group()
@@ -129,6 +138,7 @@ async def consume(plan: Plan) -> int:
             ack_wait=plan.ack_wait,
             max_retries=plan.max_retries,
             prefetch=plan.prefetch,
+            retry_delay=plan.retry_delay,
             handler_timeout=None,
         )
         outcome = await group.run_until(drain_timeout=plan.drain_timeout)
@@ -144,6 +154,10 @@ def run(plan: Plan) -> int:
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, force=True)
     if plan.mover_lease_s is not None:
         _hold_mover.ACK_WAIT_S = plan.mover_lease_s  # type: ignore[misc]
+    if plan.movers == "none":
+        Broker.ensure_movers = _start_none  # type: ignore[method-assign]
+    if plan.quick_restarts:
+        _registration.Backoff = _quick  # type: ignore[assignment,misc]
     if plan.kill is not None:
         arm(plan.kill)
     return trio.run(consume, plan)

@@ -24,8 +24,10 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """`movers_only`: no consumers, only the hold movers. `mover_lease_s`: None leaves the
-    package's own (30 s); tests that kill a mover with a message in its hands shorten it."""
+    """`movers`: "only" runs no consumers, "none" no hold movers, so that a held message stays
+    untouched. `mover_lease_s`: None leaves the package's own; tests that kill a mover with a message
+    in its hands shorten it. `quick_restarts`: restart crashed consumers without pauses, so that a
+    crash loop ends in a moment instead of a minute."""
 
     name: str
     folder: str
@@ -35,11 +37,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     hold_s: float = 1.0
     shards: int = 2
     kill: Kill | None = None
-    movers_only: bool = False
+    movers: Literal["yes", "only", "none"] = "yes"
+    quick_restarts: bool = False
     mover_lease_s: float | None = None
     ack_wait: float = 1.0
     max_retries: int = 10
     prefetch: int = 10
+    retry_delay: float = 1.0
     drain_timeout: float = 10.0
     work_s: float = 0.0
 

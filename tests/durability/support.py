@@ -170,7 +170,7 @@ class World:
         return await self._state("messages")
 
     async def ever_stored(self) -> tuple[int, int, int]:
-        """Messages ever stored there; what the server swallowed as a duplicate is not among them."""
+        """Messages ever stored there, without what the server swallowed as duplicates."""
         return await self._state("last_seq")
 
     async def _state(self, field: str) -> tuple[int, int, int]:

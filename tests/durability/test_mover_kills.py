@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -22,13 +23,13 @@ async def test_mover_killed_while_it_returns_a_message(
 ) -> None:
     at = world()
     await at.publish(Note(ID, "retry"))
-    hop = await at.start(kill=Kill(point="after_ack", source=at.queue))
+    hop = await at.start(kill=Kill(point="after_ack", source=at.queue), movers="none")
     await hop.killed_itself()
     assert await at.counts() == (0, 1, 0)
 
     mover = await at.start(
         kill=Kill(point=point, source=at.hold, target=at.queue),
-        movers_only=True,
+        movers="only",
         mover_lease_s=short_mover_lease,
     )
     await mover.killed_itself()
@@ -49,3 +50,31 @@ async def test_mover_killed_while_it_returns_a_message(
     assert await at.counts() == (0, 0, 0)
     assert await at.ever_stored() == (2, 1, 0)
     assert at.runs(ID) == [0, 1]
+
+
+@pytest.mark.parametrize("point", ["before_nak", "after_nak"])
+async def test_mover_killed_while_it_lets_a_message_wait(
+    world: Callable[..., World], short_mover_lease: float, point: Point
+) -> None:
+    """A message that is not due yet is in a mover's hands for an instant only, but it is there."""
+    at = world(hold_s=2.5)
+    await at.publish(Note(ID, "defer"))
+    hop = await at.start(kill=Kill(point="after_ack", source=at.queue), movers="none")
+    await hop.killed_itself()
+    mover = await at.start(
+        kill=Kill(point=point, source=at.hold), movers="only", mover_lease_s=short_mover_lease
+    )
+    await mover.killed_itself()
+    assert await at.counts() == (0, 1, 0)
+    (held,) = await at.stored(at.hold)
+
+    async with at.healthy():
+        await at.quiet()
+
+    assert await at.ever_stored() == (2, 1, 0)
+    assert at.runs(ID) == [0, 0]
+    # Not before its time, although it was delivered again before that.
+    last = at.events(id=ID)[-1]
+    age_ns = time.monotonic_ns() - last.at
+    handled_at = time.time() - age_ns / 1e9
+    assert handled_at - held.time.timestamp() >= 2.45

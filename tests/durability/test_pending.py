@@ -53,8 +53,8 @@ async def test_waiting_for_five_seconds_survives_killing_everything(
         assert await at.counts() == (0, 1, 0)
     returned_at = {}
     for does, at in worlds.items():
-        # A gate of its own tells when the return is there to be looked at: nobody consumes yet.
-        mover = await at.start(movers_only=True)
+        # Nobody consumes yet, so that the returned copy is there to be looked at.
+        mover = await at.start(movers="only")
 
         async def back(at: World = at) -> bool:
             return await at.counts() == (1, 0, 0)
@@ -68,15 +68,39 @@ async def test_waiting_for_five_seconds_survives_killing_everything(
         assert await at.ever_stored() == (2, 1, 0)
         assert at.runs(f"{does}-1") == [0, 1 if does == "retry" else 0]
 
-    for does, at in worlds.items():
+    for does in worlds:
         waited = returned_at[does] - held_since[does]
         assert waited >= timedelta(seconds=5) - SLACK, f"{does} came back after {waited}"
+
+
+async def test_retry_in_place_survives_killing_everything(
+    own_world: Callable[..., World], own_server: ServerProcess
+) -> None:
+    """The lane is waiting for five seconds when consumer and server are killed.
+
+    How much of a delayed NAK a killed server remembers is its own affair; that the message comes
+    again, with its lane still closed behind it, is ours.
+    """
+    at = own_world("sequenced", hold_s=5.0)
+    await at.publish(Note("order-1", "retry"), Note("order-2"))
+    child = await at.start()
+    await wait_until(lambda: at.events("end"))
+    await child.kill()
+    await trio.to_thread.run_sync(own_server.kill)
+    await trio.to_thread.run_sync(own_server.restart)
+    assert await at.counts() == (2, 0, 0)
+    async with at.healthy():
+        await at.quiet()
+    assert at.runs("order-1") == [0, 1]
+    assert at.runs("order-2") == [0]
+    assert at.events(id="order-2")[0].at > at.events("end", id="order-1")[-1].at
+    assert await at.ever_stored() == (2, 0, 0)
 
 
 async def test_held_messages_wait_until_a_process_runs(world: Callable[..., World]) -> None:
     at = world(hold_s=0.5)
     await at.publish(Note("order-1", "retry"))
-    child = await at.start(kill=Kill(point="after_ack", source=at.queue))
+    child = await at.start(kill=Kill(point="after_ack", source=at.queue), movers="none")
     await child.killed_itself()
     (held,) = await at.stored(at.hold)
 

@@ -104,28 +104,32 @@ async def test_killed_while_it_rejects(
 
 
 @pytest.mark.parametrize("point", ["before_nak", "after_nak"])
+@pytest.mark.parametrize("kind", ["sequenced", "plain"])
 async def test_killed_while_it_retries_in_place(
-    world: Callable[..., World], point: Point
+    world: Callable[..., World], kind: str, point: Point
 ) -> None:
     # The delay is longer than the lease: coming back after the lease only means that the delayed
     # NAK was lost.
-    at = world("sequenced", hold_s=3.0)
+    at = world(kind, hold_s=3.0)
     await at.publish(Note(ID, "retry"), Note("order-2"))
-    await _kill_child_at(at, point, "")
+    await _kill_child_at(at, point, "", retry_delay=3.0, prefetch=1)
 
-    assert await at.counts() == (2, 0, 0)
     assert at.runs(ID) == [0]
+    main, _, dead = await at.counts()
+    # Only on an unsequenced topic may the next one have overtaken it by now.
+    assert dead == 0
+    assert main == 2 or (main == 1 and kind == "plain" and at.events("end", id="order-2"))
 
-    async with at.healthy():
+    async with at.healthy(retry_delay=3.0):
         await at.quiet()
 
-    assert await at.counts() == (0, 0, 0)
     assert await at.ever_stored() == (2, 0, 0)
     # In place, the server counts: a crash costs a retry as an outcome does.
     assert at.runs(ID) == [0, 1]
-    assert at.runs("order-2") == [0]
     first, second = at.events(id=ID)
     assert second.delivered == 2
-    assert at.events(id="order-2")[0].at > at.events("end", id=ID)[-1].at
+    if kind == "sequenced":
+        assert at.runs("order-2") == [0]
+        assert at.events(id="order-2")[0].at > at.events("end", id=ID)[-1].at
     if point == "after_nak":
         assert second.at - first.at >= 2.9e9

@@ -125,7 +125,7 @@ async def test_pc118_consumers_that_cannot_go_on_end_the_process(
     at = world()
     await at.publish(Note("only"))
     durable = at.topic.topology.durable
-    child = await at.start()
+    child = await at.start(quick_restarts=True)
     await at.quiet()
     push = ConsumerConfig(
         name=durable, durable_name=durable, deliver_subject=f"{durable}.elsewhere"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -62,6 +63,16 @@ async def connected(config: NatsConfig) -> AsyncIterator[tuple[JetStream, Events
         yield js, Events(js.connection)
 
 
+async def until_it_ends(
+    config: NatsConfig, events: list[ConnectionEvent], trouble: Callable[[], Awaitable[object]]
+) -> None:
+    """Connects, makes `trouble`, and stays: what the connection ends with is raised."""
+    async with connect(config) as js:
+        js.connection.listen(events.append)
+        await trouble()
+        await trio.sleep_forever()
+
+
 class FakeServer:
     """Speaks just enough NATS to be connected to; then it says what the test wants."""
 
@@ -118,6 +129,19 @@ async def fake_server() -> AsyncIterator[FakeServer]:
         nursery.start_soon(trio.serve_listeners, fake.serve, [listener])
         yield fake
         nursery.cancel_scope.cancel()
+
+
+def shown_by(error: BaseException) -> str:
+    """A traceback with local variables and all causes, without the frames of the tests, which
+    know the secrets."""
+    shown = traceback.TracebackException.from_exception(error, capture_locals=True)
+    todo = [shown]
+    while todo:
+        one = todo.pop()
+        one.stack[:] = [frame for frame in one.stack if "/tests/" not in frame.filename]
+        todo += [x for x in (one.__cause__, one.__context__) if x is not None]
+        todo += getattr(one, "exceptions", None) or []
+    return "".join(shown.format()) + " ".join(texts_of(error))
 
 
 def texts_of(error: BaseException | None) -> Iterator[str]:

@@ -1,0 +1,555 @@
+"""One durable read by one process, over a real server and its bad days."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+
+from shove_actors._errors import ConnectionError, NotPullConsumer, TopologyError, UsageError
+from shove_actors.backends import Delivery, LaneClosed, LaneSpec, Stored
+from shove_actors.backends.nats import NatsBackend, NatsConfig, _backend, _lane
+from shove_actors.backends.nats._lane import NatsLane
+from shove_actors.embedded import ServerProcess
+from shove_actors.jetstream import ConsumerConfig, StreamConfig
+from shove_actors.messaging import TopologyBuilder
+from tests.support import wait_until
+
+from .world import Process, nothing_comes, receive
+
+Fresh = Callable[[], str]
+
+FAST: dict[str, Any] = {"reconnect_wait": 0.02, "reconnect_jitter": 0.0}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Heartbeats and looks many times a second, so that their absence is noticed soon."""
+    monkeypatch.setattr(_lane, "PULL_HEARTBEAT_S", 0.25)
+    monkeypatch.setattr(_backend, "WATCH_S", 0.05)
+
+
+@asynccontextmanager
+async def process(server: ServerProcess, queue: str, **changes: Any) -> AsyncIterator[Process]:
+    """A connected backend with the topic's stream."""
+    backend = NatsConfig(server.url, **{**FAST, **changes}).create_backend()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(backend.run)
+        one = Process(backend, queue)
+        try:
+            await backend.declare([TopologyBuilder(queue).build()])
+            yield one
+        finally:
+            with trio.move_on_after(10, shield=True):
+                await one.close_lanes()
+            backend.close()
+
+
+def of(one: Process) -> NatsBackend:
+    assert isinstance(one.backend, NatsBackend)
+    return one.backend
+
+
+async def open_lane(one: Process, **spec: Any) -> NatsLane:
+    lane = await one.lane(**spec)
+    assert isinstance(lane, NatsLane)
+    return lane
+
+
+def kinds(one: Process) -> list[str]:
+    return [event.kind for event in one.events]
+
+
+async def waiting(one: Process, count: int) -> None:
+    """Until the server has this many pulls of the main durable."""
+    with trio.fail_after(10):
+        while True:
+            info = await of(one).js.consumer_info(one.queue, f"{one.queue}-consumer")
+            if info.num_waiting == count:
+                return
+            await trio.sleep(0.01)
+
+
+# ------------------------------------------------------------------------------ bad days
+
+
+async def test_c15_restart(own_server: ServerProcess) -> None:
+    """Reading goes on by itself, with what was stored before, while and after."""
+    async with process(own_server, "q") as one:
+        lane = await open_lane(one, credit=10)
+        await one.stored(5)
+        seen: set[int] = set()
+
+        async def read() -> None:
+            while len(seen) < 105:
+                delivery = await lane.receive()
+                seen.add(delivery.sequence)
+                lane.ack(delivery)
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await wait_until(lambda: len(seen) == 5)
+                await trio.to_thread.run_sync(own_server.restart)
+                await one.backend.wait_connected()
+                await one.stored(100)
+        assert seen == set(range(1, 106))
+        assert kinds(one).count("disconnected") == kinds(one).count("reconnected") == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_c16_a_paused_server(own_server: ServerProcess) -> None:
+    """Longer than two heartbeats, and longer than the pull. Then reading goes on."""
+    async with process(own_server, "q", ping_interval=60.0) as one:
+        lane = await open_lane(one, credit=3)
+        await one.stored(1)
+        lane.ack(await receive(lane))
+        own_server.pause()
+        with trio.CancelScope() as scope:
+            # Nothing tells of a deadline that has passed; the watch is probing meanwhile.
+            await wait_until(lambda: lane.deadline < trio.current_time())
+            await wait_until(lambda: lane.deadline < trio.current_time() - 0.3)
+            scope.cancel()
+        own_server.resume()
+        await one.stored(20)
+        for _ in range(20):
+            delivery = await receive(lane)
+            assert len(lane.held) <= 3
+            lane.ack(delivery)
+        assert await lane.confirm()
+        assert "disconnected" not in kinds(one), "the probe had five seconds"
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_server_that_stays_silent_is_left(
+    own_server: ServerProcess, server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Black hole: no heartbeat, no PONG. The connection is dropped long before its pings."""
+    monkeypatch.setattr(_backend, "PROBE_S", 0.2)
+    urls = f"{own_server.url},{server.url}"
+    backend = NatsConfig(
+        urls, dont_randomize=True, ping_interval=60.0, connect_timeout=0.5, **FAST
+    ).create_backend()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(backend.run)
+        one = Process(backend, "q")
+        await backend.declare([TopologyBuilder("q").build()])
+        await one.lane()
+        own_server.pause()
+        await one.event("reconnected")
+        assert backend.connection.server == server.url
+        (lost,) = [e for e in one.events if e.kind == "disconnected"]
+        assert "stopped answering" in lost.detail
+        backend.close()
+
+
+@pytest.mark.usefixtures("quick")
+async def test_silence_of_a_lane_alone(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """The connection answers, the pull is lost: another one is sent, the old one cannot steal."""
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=4)
+        await waiting(one, 1)
+        # As if the server had forgotten: the inbox is deaf, and the pull lives on unseen.
+        of(one).connection.redirect(lane._sid, lambda *message: None)
+        await one.event("pull_stalled")
+        await waiting(one, 1)
+        await one.stored(12)
+        for number in range(12):
+            delivery = await receive(lane)
+            assert (delivery.payload, delivery.num_delivered) == (b"%d" % number, 1)
+            assert len(lane.held) <= 4
+            lane.ack(delivery)
+        assert kinds(one).count("pull_stalled") == 1
+
+
+@pytest.mark.usefixtures("quick")
+async def test_a_slow_handler_is_no_silence(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """PC-009: while the only credit is in use there is no pull, so no heartbeat is missing."""
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=1)
+        await one.stored(2)
+        first = await receive(lane)
+        with trio.move_on_after(1.0):  # four heartbeats
+            await lane.receive()
+        lane.ack(first)
+        lane.ack(await receive(lane))
+        assert "pull_stalled" not in kinds(one)
+
+
+async def test_pulls_expire_and_are_renewed(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """408: one new pull each time, and nothing else."""
+    monkeypatch.setattr(_lane, "PULL_EXPIRES_S", 0.3)
+    monkeypatch.setattr(_lane, "PULL_HEARTBEAT_S", 0.1)
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=5)
+        await wait_until(lambda: lane.statistics().pulls == 4)
+        assert lane.statistics().requested == 5
+        await one.stored(7)
+        for _ in range(7):
+            lane.ack(await receive(lane))
+        assert kinds(one) == []
+
+
+async def test_c17_durable_deleted(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """PC-002: made again with the same settings, what was in hand is let go, the event tells."""
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=2, ack_wait_s=7.0, max_ack_pending=33)
+        await one.stored(1)
+        in_hand = await receive(lane)
+        lost = trio.Event()
+        in_hand.on_lost = lost.set
+        await of(one).js.delete_consumer(one.queue, f"{one.queue}-consumer")
+        await one.event("lane_recreated")
+        assert lost.is_set()
+        again = await receive(lane)
+        assert (again.payload, again.num_delivered) == (b"0", 1)
+        lane.ack(in_hand)  # too late: dropped, not sent
+        assert again.sequence in lane.held
+        lane.ack(again)
+        info = await of(one).js.consumer_info(one.queue, f"{one.queue}-consumer")
+        assert (info.config.ack_wait, info.config.max_ack_pending) == (7.0, 33)
+
+
+async def test_c17_durable_deleted_while_disconnected(own_server: ServerProcess) -> None:
+    """B6: nobody could tell us; the first pull is answered by 503."""
+    async with process(own_server, "q") as one:
+        lane = await open_lane(one)
+        of(one).connection.drop_session("by the test")
+        async with process(own_server, "other") as two:
+            await of(two).js.delete_consumer("q", "q-consumer")
+            await two.publish(subject="q")
+        delivery = await receive(lane)
+        lane.ack(delivery)
+
+
+async def test_stream_deleted_and_made_again(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PC-003: told once, asked for at growing pauses, and reading goes on."""
+    monkeypatch.setattr(_lane, "RECOVER_FIRST_S", 0.05)
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one)
+        asked = 0
+        ensure = of(one).ensure_durable
+
+        async def counting(spec: LaneSpec) -> bool:
+            nonlocal asked
+            asked += 1
+            return await ensure(spec)
+
+        monkeypatch.setattr(of(one), "ensure_durable", counting)
+        await of(one).js.delete_stream(one.queue)
+        await one.event("lane_waiting")
+        await wait_until(lambda: asked >= 4)
+        # 0, 0.05, 0.15, 0.35, 0.75, ... : a hot loop would have asked hundreds of times.
+        assert asked <= 6
+        await one.backend.declare([TopologyBuilder(one.queue).build()])
+        await one.stored(1)
+        lane.ack(await receive(lane))
+        assert kinds(one).count("lane_waiting") == 1
+        assert "lane_recreated" in kinds(one)
+
+
+async def test_pulls_that_fail_at_once_do_not_spin(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The durable is there and every pull is answered by 503: paced all the same."""
+    monkeypatch.setattr(_lane, "RECOVER_FIRST_S", 0.2)
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one)
+        right = lane._subject
+        lane._subject = b"nobody.listens.here"
+        before = lane.statistics().pulls
+        of(one).connection.drop_session("by the test")
+        with trio.move_on_after(1.0):
+            await lane.receive()
+        assert 2 <= lane.statistics().pulls - before <= 8
+        lane._subject = right
+        await one.stored(1)
+        lane.ack(await receive(lane))
+
+
+async def test_a_push_consumer_ends_the_lane(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        js = of(one).js
+        config = ConsumerConfig(
+            name=f"{one.queue}-consumer",
+            durable_name=f"{one.queue}-consumer",
+            deliver_subject="push.there",
+        )
+        await js.create_consumer(one.queue, config)
+        with pytest.raises(TopologyError, match="push consumer"):
+            await one.lane()
+        # And one that turns up under a lane that is already reading:
+        spec = LaneSpec(stream=one.queue, durable=f"{one.queue}-consumer")
+        lane = NatsLane(of(one), spec)
+        lane.start()
+        with trio.fail_after(10), pytest.raises(NotPullConsumer, match="push consumer"):
+            await lane.receive()
+        lane.set_credit(5)
+        assert lane.statistics().requested == 0, "nothing is asked for after the end"
+        await lane.close()
+
+
+async def test_backend_that_runs_again_finds_its_lanes(own_server: ServerProcess) -> None:
+    """The supervisor restarts the bridge; a lane that was being recovered is not forgotten."""
+    backend = NatsConfig(own_server.url, max_reconnect_attempts=1, **FAST).create_backend()
+    one = Process(backend, "q")
+    lane: NatsLane | None = None
+    async with trio.open_nursery() as nursery:
+
+        async def first_life(*, task_status: trio.TaskStatus[None]) -> None:
+            with pytest.raises(ConnectionError):
+                await backend.run(task_status=task_status)
+
+        await nursery.start(first_life)
+        await backend.declare([TopologyBuilder("q").build()])
+        lane = await open_lane(one)
+        await backend.js.delete_stream("q")
+        await one.event("lane_waiting")
+        await trio.to_thread.run_sync(own_server.kill)
+    await trio.to_thread.run_sync(own_server.restart)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(backend.run)
+        await backend.declare([TopologyBuilder("q").build()])
+        await one.stored(1)
+        lane.ack(await receive(lane))
+        await lane.close()
+        backend.close()
+
+
+# ------------------------------------------------------------------------------ settling
+
+
+async def test_c23_acknowledgements(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=2)
+        await one.stored(2)
+        first, second = await receive(lane), await receive(lane)
+        lane.ack(first)
+        with pytest.raises(UsageError, match="settled already"):
+            lane.ack(first)
+        before = trio.current_time()
+        lane.nak(second, 0.5)
+        again = await receive(lane)
+        assert trio.current_time() - before >= 0.45
+        assert (again.payload, again.num_delivered) == (b"1", 2)
+        lane.ack(again)
+        assert await lane.confirm()
+        assert await one.backlog() == (0, 0)
+
+
+async def test_settling_without_a_connection_is_dropped(
+    own_server: ServerProcess, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with process(own_server, "q") as one:
+        lane = await open_lane(one, ack_wait_s=1.0)
+        await one.stored(1)
+        delivery = await receive(lane)
+        await trio.to_thread.run_sync(own_server.kill)
+        await one.event("disconnected")
+        lane.ack(delivery)
+        assert delivery.lost
+        assert "lease" in caplog.text
+        await trio.to_thread.run_sync(own_server.restart)
+        again = await receive(lane)
+        assert again.sequence == delivery.sequence
+        lane.ack(again)
+
+
+async def test_confirm_proves_what_was_settled(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=100)
+        assert await lane.confirm(), "nothing to prove"
+        await one.stored(100)
+        for _ in range(100):
+            lane.ack(await receive(lane))
+        assert await lane.confirm()
+        assert await one.backlog() == (0, 0)
+
+
+# ------------------------------------------------------------------------------ credit
+
+
+async def test_lowered_credit_takes_the_request_back(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """PC-006: what the old pull asked for does not come any more, nor stay with the server."""
+    async with process(server, fresh_queue()) as one, process(server, one.queue) as two:
+        lane = await open_lane(one, credit=10)
+        lane.set_credit(2)
+        await waiting(one, 1)
+        await one.stored(10)
+        held = [await receive(lane), await receive(lane)]
+        await nothing_comes(lane, 0.2)
+        other = await open_lane(two, credit=10)
+        there = [await receive(other) for _ in range(8)]
+        everything = [*held, *there]
+        assert sorted(d.sequence for d in everything) == list(range(1, 11))
+        assert {d.num_delivered for d in everything} == {1}
+        for delivery in held:
+            lane.ack(delivery)
+        for delivery in there:
+            other.ack(delivery)
+
+
+async def test_more_than_was_asked_for(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """Whatever the server sends: the surplus is handed back at once, for somebody with room."""
+    async with process(server, fresh_queue()) as one, process(server, one.queue) as two:
+        lane = await open_lane(one, credit=2)
+        tail = b'{"batch":5,"expires":30000000000}'
+        of(one).connection.publish(lane._subject, tail, lane._inbox)
+        await one.stored(6)
+        first, second = await receive(lane), await receive(lane)
+        assert len(lane.held) == 2
+        await nothing_comes(lane, 0.1)
+        other = await open_lane(two, credit=10)
+        rest = [await receive(other) for _ in range(4)]
+        assert sorted(d.sequence for d in (first, second, *rest)) == list(range(1, 7))
+        for delivery in rest:
+            other.ack(delivery)
+        for delivery in (first, second):
+            lane.ack(delivery)
+
+
+async def test_what_is_no_message_is_ignored(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """Somebody publishes to the inbox."""
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one)
+        for reply in (b"", b"some.where"):
+            of(one).connection.publish(lane._inbox, b"junk", reply)
+            of(one).connection.publish(lane._inbox, b"", reply)
+        await one.stored(1)
+        assert (await receive(lane)).payload == b"0"
+        assert lane.statistics().received == 1
+        assert kinds(one) == []
+
+
+# ------------------------------------------------------------------------------ closing
+
+
+async def test_closing_hands_back_and_ends_the_pull(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    async with process(server, fresh_queue()) as one, process(server, one.queue) as two:
+        lane = await open_lane(one, credit=5)
+        await one.stored(5)
+        in_hand = await receive(lane)
+        await wait_until(lambda: lane.statistics().waiting == 4)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lane.close)
+            nursery.start_soon(lane.close)
+        with pytest.raises(LaneClosed):
+            await lane.receive()
+        await waiting(one, 0)
+        other = await open_lane(two, credit=10)
+        back: list[Delivery] = [await receive(other) for _ in range(4)]
+        assert {d.sequence for d in back} == {2, 3, 4, 5}
+        lane.ack(in_hand)
+        assert await lane.confirm()
+        for delivery in back:
+            other.ack(delivery)
+        assert await other.confirm()
+        assert await two.backlog() == (0, 0)
+
+
+async def test_closing_leaves_no_subscription(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        before = len(of(one).connection._sinks)
+        for number in range(5):
+            lane = await open_lane(one, credit=10)
+            if number % 2:
+                lane.set_credit(1)
+            await lane.close()
+        await wait_until(lambda: len(of(one).connection._sinks) == before)
+        assert of(one)._lanes == set()
+
+
+async def test_closing_without_a_server(own_server: ServerProcess) -> None:
+    async with process(own_server, "q") as one:
+        lane = await open_lane(one)
+        await trio.to_thread.run_sync(own_server.kill)
+        with trio.fail_after(10):
+            await lane.close()
+
+
+async def test_closing_when_cancelled(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await lane.close()
+        await waiting(one, 0)
+        with trio.fail_after(10):
+            await lane.close()
+
+
+async def test_twelve_token_acknowledgement_subjects() -> None:
+    """T3: a server that sends the long form of acknowledgement subjects."""
+    with ServerProcess(config="feature_flags { js_ack_fc_v2: true }") as server:
+        async with process(server, "q") as one:
+            lane = await open_lane(one, credit=1)
+            await one.stored(3)
+            first = await receive(lane)
+            assert first.reply.count(b".") >= 10
+            assert (first.sequence, first.num_delivered) == (1, 1)
+            assert abs(first.timestamp_ns - time.time_ns()) < 60e9
+            lane.nak(first)
+            again = await receive(lane)
+            assert (again.sequence, again.num_delivered) == (1, 2)
+            lane.ack(again)
+            for number in (2, 3):
+                delivery = await receive(lane)
+                assert delivery.sequence == number
+                lane.ack(delivery)
+            assert await lane.confirm()
+            assert await one.backlog() == (0, 0)
+            assert kinds(one) == []
+
+
+async def test_publishing_answers_of_every_kind(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        connection = of(one).connection
+        answer = {"text": b""}
+        connection.subscribe(
+            b"strange.>",
+            lambda s, reply, h, p: connection.write(partial(_pub, reply)(answer["text"])),
+        )
+        assert isinstance(await one.publish(), Stored)
+        for text, name in (
+            (b"", "PublishRefused"),
+            (b"not json", "PublishRefused"),
+            (b'{"seq":"x"}', "PublishRefused"),
+            (b'{"error":{"code":400,"err_code":10060,"description":"no"}}', "PublishRefused"),
+            (b'{"error":{"code":503,"err_code":10077,"description":"full"}}', "StreamFull"),
+            (b'{"error":{"code":400,"err_code":10054,"description":"big"}}', "MessageTooLarge"),
+            (b'{"error":{"code":503,"err_code":10008,"description":"later"}}', "PublishUnknown"),
+        ):
+            answer["text"] = text
+            assert type(await one.publish(subject="strange.x")).__name__ == name
+        assert type(await one.publish(subject="nobody.x")).__name__ == "NoResponders"
+        large = bytes(one.backend.max_payload + 1)
+        assert type(await one.publish(large)).__name__ == "MessageTooLarge"
+        assert kinds(one) == []
+
+
+def _pub(reply: bytes, payload: bytes) -> bytes:
+    return b"PUB %b %d\r\n%b\r\n" % (reply, len(payload), payload)
+
+
+async def test_a_stream_that_limits_message_size(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with process(server, fresh_queue()) as one:
+        name = fresh_queue()
+        await of(one).js.create_stream(
+            StreamConfig(name=name, subjects=(name,), max_msg_size=10, discard="new", max_bytes=500)
+        )
+        assert type(await one.publish(bytes(11), subject=name)).__name__ == "MessageTooLarge"
+        results = [await one.publish(bytes(9), subject=name) for _ in range(30)]
+        assert type(results[-1]).__name__ == "StreamFull"
