@@ -24,6 +24,7 @@ class Delivery:
     __slots__ = (
         "_headers",
         "arrived_at",
+        "fenced",
         "lane",
         "leased_at",
         "lost",
@@ -73,6 +74,8 @@ class Delivery:
         self.settled = False
         #: The lease ended before the work did; no settle may be sent any more.
         self.lost = False
+        #: Lost with the connection, not by its own doing: not an attempt.
+        self.fenced = False
         #: A renewal is on its way (Trio time of its sending), or None.
         self.renewing: float | None = None
         #: Set while a handler runs: how to cancel it when the lease is lost.

@@ -24,6 +24,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -276,6 +277,38 @@ class WireTransport(Transport):
     def start_messages(self, on_message: MessageSink) -> None:
         assert self._wire is not None
         self._wire.start_messages(on_message)
+
+    # -- reading by somebody else (see `_reader.py`) ---------------------------------------
+
+    def borrow_socket(self) -> socket.socket | None:
+        """A duplicate to read from, and asyncio stops reading. None: it has to go on itself."""
+        raw = self._raw
+        if raw is None or self.encrypted or raw.is_closing():
+            return None
+        own = raw.get_extra_info("socket")
+        if own is None:
+            return None
+        duplicate = cast(socket.socket, own.dup())
+        duplicate.setblocking(False)
+        raw.pause_reading()
+        return duplicate
+
+    def give_socket_back(self) -> None:
+        raw = self._raw
+        if raw is not None and not raw.is_closing():
+            raw.resume_reading()
+
+    def feed(self, data: bytes) -> None:
+        assert self._wire is not None
+        self._wire.data_received(data)
+
+    def read_failed(self, error: OSError | None) -> None:
+        """End of file (None) or an error, met by whoever borrowed the socket."""
+        assert self._wire is not None
+        if error is not None:
+            self._wire.error = self._wire.error or error
+        self._wire.eof_received()
+        self.abort()
 
     def write(self, payload: bytes) -> None:
         if self._raw is not None:

@@ -43,10 +43,12 @@ from shove_actors._errors import (
 )
 
 from ._config import NatsConfig, Resolved, ServerAddress
+from ._crossing import cross
 from ._dialer import Dialer, DialerEvents, Link
 from ._egress import Egress
 from ._events import ConnectionEvent, ConnectionEventKind
 from ._groups import unwrapped
+from ._reader import read_plain
 from ._replies import Replies
 from ._wire import hpub, pub, status_of, sub, unsub
 
@@ -150,6 +152,11 @@ class Connection:
         return str(self._info.get("version", ""))
 
     @property
+    def server_id(self) -> str:
+        """Names one server *process*: a restarted server has another one."""
+        return str(self._info.get("server_id", ""))
+
+    @property
     def max_payload(self) -> int:
         value = self._info.get("max_payload", DEFAULT_MAX_PAYLOAD)
         return value if isinstance(value, int) else DEFAULT_MAX_PAYLOAD
@@ -182,6 +189,13 @@ class Connection:
         if self._link is None:
             return False
         self._egress.write(data)
+        return True
+
+    def write_through(self, data: bytes) -> bool:
+        """`write`, and out at once: for what is a batch already, or what a peer waits for."""
+        if self._link is None:
+            return False
+        self._egress.write_through(data)
         return True
 
     def publish(
@@ -291,7 +305,7 @@ class Connection:
         lost = False
         with trio.move_on_after(timeout):
             try:
-                await loop.run_aio_coroutine(link.client.ping())
+                await cross(loop, link.client.ping())
                 return
             except _SESSION_ENDED:
                 lost = True
@@ -384,10 +398,13 @@ class Connection:
     async def _serve(self, link: Link) -> bool:
         """Until the session ends. True: it was lost; False: we were asked to close."""
         try:
-            with trio.CancelScope() as self._pause:
-                if self._closing:
-                    self._pause.cancel()
-                await link.ended.wait()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_plain, link.client.wire)
+                with trio.CancelScope() as self._pause:
+                    if self._closing:
+                        self._pause.cancel()
+                    await link.ended.wait()
+                nursery.cancel_scope.cancel()
         finally:
             if not link.ended.is_set():
                 await self._say_goodbye(link)
@@ -401,7 +418,7 @@ class Connection:
             with trio.move_on_after(CLOSE_BUDGET, shield=True):
                 try:
                     self._egress.flush_now()
-                    await loop.run_aio_coroutine(client.ping())
+                    await cross(loop, client.ping())
                 except _SESSION_ENDED:
                     pass
         finally:
@@ -409,7 +426,7 @@ class Connection:
             client.wire.abort()
             with trio.move_on_after(CLOSE_BUDGET, shield=True):
                 try:
-                    await loop.run_aio_coroutine(client.close())
+                    await cross(loop, client.close())
                 except _SESSION_ENDED:
                     pass
 
@@ -445,7 +462,7 @@ class Connection:
         loop = self._loop
         if loop is not None:
             try:
-                await loop.run_aio_coroutine(link.client.wire.drain())
+                await cross(loop, link.client.wire.drain())
             except _SESSION_ENDED:
                 # `link.ended` tells those who need to know.
                 await trio.lowlevel.checkpoint()

@@ -26,6 +26,7 @@ from shove_actors._errors import AuthenticationError, ConfigError, ConnectionErr
 
 from ._address import ServerAddress
 from ._aio import Endpoint, MessageSink, SessionClient, SessionEvents, open_session
+from ._crossing import cross
 from ._pool import ServerPool
 from ._resolved import Resolved
 
@@ -176,7 +177,8 @@ class Dialer:
             server.host, server.port, type=trio.socket.SOCK_STREAM
         )
         ended = trio.Event()
-        client = await self._loop.run_aio_coroutine(
+        client = await cross(
+            self._loop,
             open_session(
                 Endpoint(
                     addresses=[(str(address[0]), int(address[1])) for *_, address in found],
@@ -194,7 +196,8 @@ class Dialer:
                     on_info=self._events.on_info,
                     on_closed=ended.set,
                 ),
-            )
+            ),
+            dispose=lambda client: client.wire.abort(),
         )
         return Link(client, server, ended)
 

@@ -53,6 +53,15 @@ class Egress:
         out.append(data)
         self.writes += 1
 
+    def write_through(self, data: bytes) -> None:
+        """Append and hand over at once, unless the kernel is behind already."""
+        if self._unsent is not None and self._unsent() <= HIGH_WATER:
+            self._out.append(data)
+            self.writes += 1
+            self.flush_now()
+        else:
+            self.write(data)
+
     def flush_now(self) -> None:
         """Hand over what waits, from whichever task: before a PING, and when closing."""
         if self._out and self._send is not None:

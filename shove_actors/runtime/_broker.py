@@ -220,7 +220,8 @@ async def open_broker(
         raise _first_cause(exc) from None
     finally:
         broker._system = None
-        broker.publish_service.closed = True
+        # However the publisher has ended, nobody is left waiting for it.
+        broker.publish_service.abandon()
 
 
 def _first_cause(error: StartFailed) -> BaseException:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import signal as signals
 import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -43,6 +42,7 @@ from shove_actors.messaging import Topic
 from ._options import MIB, ConsumerOptions
 from ._outcome_report import SupervisorOutcome
 from ._registration import DeadRegistration, Registration
+from ._signals import stop_on_signals
 
 if TYPE_CHECKING:
     from ._broker import Broker
@@ -73,7 +73,7 @@ class ConsumerGroup:
         self._registrations: list[Registration] = []
         self._stop = trio.Event()
         self._hard = trio.Event()
-        self._running = False
+        self._served = False
         self._id = f"{self._kind}-{next(_numbers)}"
         self._path = f"services/groups/{self._id}"
         self._timed_out = False
@@ -84,6 +84,15 @@ class ConsumerGroup:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._id} of {[r.name for r in self._registrations]}>"
+
+    def with_context(self, context: object) -> ConsumerGroup:
+        """The same group: `context` is handed to every handler that takes three arguments."""
+        if self._served:
+            raise UsageError(f"{self!r} has been started; give it its context before that")
+        self._context = context
+        for registration in self._registrations:
+            registration.context = context
+        return self
 
     # ------------------------------------------------------------------ registering
 
@@ -165,13 +174,18 @@ class ConsumerGroup:
         return ConsumerOptions(consumers=(span[0], span[1]), **rest)
 
     def _add(self, registration: Registration) -> None:
-        if self._running:
-            raise UsageError(f"{self!r} is running; register before it starts")
+        if self._served:
+            raise UsageError(f"{self!r} has been started; register before that")
         if any(r.name == registration.name for r in self._registrations):
             raise UsageError(f"{registration.name!r} is registered in this group already")
         self._registrations.append(registration)
 
     # ------------------------------------------------------------------ running
+
+    @property
+    def stopping(self) -> bool:
+        """Whether `stop` was called, or the group has ended."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """Begin the drain; `serve` and `run_until` return when it is done. Idempotent."""
@@ -198,9 +212,9 @@ class ConsumerGroup:
         """
         if not self._registrations:
             raise UsageError("nothing is registered: call group.register(topic, handler) first")
-        if self._running:
-            raise UsageError(f"{self!r} runs already; make another group for another run")
-        self._running = True
+        if self._served:
+            raise UsageError(f"{self!r} has been started; make another group for another run")
+        self._served = True
         broker = self._broker
         system = broker.system
         ref: ActorRef[Any] | None = None
@@ -224,7 +238,6 @@ class ConsumerGroup:
             with trio.CancelScope(shield=True):
                 await self._drain(ref, opened, drain_timeout)
             system.remove_listener(self._on_event)
-            self._running = False
         return self.outcome
 
     async def _until_stopped(self, ref: ActorRef[Any]) -> None:
@@ -246,13 +259,15 @@ class ConsumerGroup:
         self, ref: ActorRef[Any] | None, opened: list[Registration], drain_timeout: float
     ) -> None:
         self._stop.set()
+        if drain_timeout <= 0:
+            # No grace at all, so the tree has none to report the end of.
+            self._cut_short()
         async with trio.open_nursery() as nursery:
             for registration in opened:
                 nursery.start_soon(registration.close_lanes)
             if ref is not None:
                 nursery.start_soon(self._end, ref)
-                if drain_timeout > 0:
-                    nursery.start_soon(self._watch_hard, nursery, ref)
+                nursery.start_soon(self._watch_hard, ref)
         for registration in opened:
             await registration.confirm()
             for lane in registration.lanes:
@@ -261,7 +276,12 @@ class ConsumerGroup:
     async def _end(self, ref: ActorRef[Any]) -> None:
         await self._broker.groups.stop_child(ref)
 
-    async def _watch_hard(self, nursery: trio.Nursery, ref: ActorRef[Any]) -> None:
+    def _cut_short(self) -> None:
+        """Handlers that run now are about to be cancelled."""
+        if any(registration.busy for registration in self._registrations):
+            self._timed_out = True
+
+    async def _watch_hard(self, ref: ActorRef[Any]) -> None:
         """A hard stop during the drain: handlers are cancelled at once."""
         async with trio.open_nursery() as inner:
 
@@ -271,7 +291,7 @@ class ConsumerGroup:
 
             inner.start_soon(ended)
             await self._hard.wait()
-            self._timed_out = True
+            self._cut_short()
             for registration in self._registrations:
                 registration.kill()
             inner.cancel_scope.cancel()
@@ -283,33 +303,38 @@ class ConsumerGroup:
 
         On it: stop pulling, give back what has not been started, let running handlers finish, and
         cancel them after `drain_timeout` seconds. A second SIGINT or SIGTERM cancels them at once.
-        Returns early, with a failure in the outcome, when the group cannot go on.
+        Returns early, with a failure in the outcome, when the group cannot go on. Raises what
+        `serve` raises, and what `signal` raises (after the drain).
         """
+        failure: Exception | None = None
+        outcome = SupervisorOutcome()
+
+        async def wait_for_signal() -> None:
+            nonlocal failure
+            try:
+                await self._stop_on(signal)
+            except Exception as exc:
+                failure = exc
+                self.stop()
+
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._stop_on, signal)
+            nursery.start_soon(wait_for_signal)
             try:
                 outcome = await self.serve(drain_timeout=drain_timeout)
-            finally:
-                nursery.cancel_scope.cancel()
+            except Exception as exc:
+                # Not in a group: that there is a nursery here is nobody's business.
+                failure = exc
+            nursery.cancel_scope.cancel()
+        if failure is not None:
+            raise failure
         return outcome
 
     async def _stop_on(self, signal: Signal | None) -> None:
-        if signal is not None:
+        if signal is None:
+            await stop_on_signals(self)
+        else:
             await signal()
             self.stop()
-            return
-        try:
-            with trio.open_signal_receiver(signals.SIGINT, signals.SIGTERM) as received:
-                async for number in received:
-                    if self._stop.is_set():
-                        logger.warning("%s again: cancelling handlers", signals.Signals(number).name)
-                        self.hard_stop()
-                    else:
-                        logger.info("%s: draining", signals.Signals(number).name)
-                        self.stop()
-        except RuntimeError:
-            # Signals only reach the main thread; a Trio run elsewhere is stopped with `stop`.
-            await trio.sleep_forever()
 
     # ------------------------------------------------------------------ tree and report
 

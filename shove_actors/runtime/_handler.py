@@ -42,6 +42,11 @@ class Resolved:
 def resolve(handler: object, *, method: str = "handle") -> Resolved:
     """Raises `HandlerError` naming what is wrong with the signature."""
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
+    if inspect.isclass(handler):
+        raise HandlerError(
+            f"handler {name} is a class: give an instance of it, or factory={name} for one "
+            "instance per consumer"
+        )
     function = getattr(handler, method, None)
     if function is None:
         if method != "handle" and not callable(handler):
@@ -72,7 +77,9 @@ def resolve(handler: object, *, method: str = "handle") -> Resolved:
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     # A thread cannot be cancelled: the worker keeps its slot until the function has returned, so
     # the next attempt or the key's next message never overlaps it (PC-021).
-    return await trio.to_thread.run_sync(function, *args)
+    result = await trio.to_thread.run_sync(function, *args)
+    # An async function behind a decorator that does not look like one.
+    return await result if inspect.iscoroutine(result) else result
 
 
 def _is_async(function: Any) -> bool:

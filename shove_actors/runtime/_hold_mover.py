@@ -161,7 +161,7 @@ class HoldMover:
         """Until the next try. The server counts the tries: the first two deliveries of a message
         are that it is not due yet, and that it is."""
         tries = min(max(delivery.num_delivered - 2, 0), 10)
-        return min(BLOCKED_FIRST_S * 2**tries, BLOCKED_MAX_S)
+        return min(BLOCKED_FIRST_S * 2.0**tries, BLOCKED_MAX_S)
 
     def _destination(self, delivery: Delivery) -> str:
         topology = self._topology

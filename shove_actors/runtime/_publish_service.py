@@ -265,8 +265,7 @@ class PublishService:
                     # Paced: a stream without a leader refuses at once, again and again.
                     self._again[post] = now + NO_RESPONDER_PAUSE_S
                 elif final and reason is not None:
-                    # One object per message: each is raised, and annotated, by somebody else.
-                    self._finish(post, copy.copy(reason))
+                    self._finish(post, _another(reason))
                 elif post.attempts:
                     self._finish(
                         post,
@@ -283,6 +282,13 @@ class PublishService:
                         ),
                     )
         await trio.lowlevel.checkpoint()
+
+
+def _another(error: Exception) -> Exception:
+    """One object per message: each is raised, and annotated, by somebody else."""
+    same = copy.copy(error)
+    same.__cause__ = error.__cause__
+    return same
 
 
 class Waiter:

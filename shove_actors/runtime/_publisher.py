@@ -11,7 +11,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 import trio
 
-from shove_actors._errors import BatchError, MessageTooLarge
+from shove_actors._errors import BatchError, MessageTooLarge, UsageError
 from shove_actors.backends import Post
 from shove_actors.messaging import (
     KEY,
@@ -193,7 +193,7 @@ class Pipeline(Generic[M]):
         self, publisher: Publisher, service: PublishService, topic: Topic[M], max_pending: int
     ) -> None:
         if max_pending < 1:
-            raise ValueError(f"max_pending is {max_pending}; it must be at least 1")
+            raise UsageError(f"max_pending={max_pending}: at least 1, or nothing could be sent")
         self._publisher = publisher
         self._service = service
         self._topic = topic
@@ -230,33 +230,39 @@ class Pipeline(Generic[M]):
         while self._pending >= self._limit:
             await self._lot.park()
         service = self._service
-        if not service.window.take_nowait():
-            await service.window.take()
         post = Post(where, payload, block, service.done, _Sent(self, message))
+        # Counted before waiting: other tasks may be here, too.
         self._pending += 1
-        if key is None:
-            try:
+        try:
+            if not service.window.take_nowait():
+                await service.window.take()
+            if key is None:
                 service.submit(post)
-            except BaseException:
-                self._pending -= 1
-                raise
-        else:
+        except BaseException:
+            self._give_back()
+            raise
+        if key is not None:
             self._order.submit(key, post)
         self._since_checkpoint += 1
         if self._since_checkpoint >= _BURST:
             self._since_checkpoint = 0
             await trio.lowlevel.checkpoint()
 
-    def _settled(self, message: object, result: PublishReceipt | Exception) -> None:
+    def _give_back(self) -> None:
         self._pending -= 1
+        if not self._pending:
+            self._lot.unpark_all()  # whoever waits for the end, too
+        elif self._lot:
+            self._lot.unpark()
+
+    def _settled(self, message: object, result: PublishReceipt | Exception) -> None:
         if isinstance(result, Exception):
             result.message = message  # type: ignore[attr-defined]
             self._failures.append(result)
         else:
             self.stored += 1
             self.duplicates += result.duplicate
-        if self._lot:
-            self._lot.unpark()
+        self._give_back()
 
     async def __aenter__(self) -> Pipeline[M]:
         return self

@@ -68,6 +68,7 @@ class Registration:
         self.handler: Resolved = resolve(
             factory() if factory is not None else handler, method=method
         )
+        self._unused = factory is not None
         self.lane_topology = topic.topology
         self.counts_hops = True
         self.limits = options.limits
@@ -97,6 +98,9 @@ class Registration:
 
     def report_lost(self, delivery: Delivery) -> None:
         self.lost += 1
+        if delivery.fenced:
+            # The connection's doing, not the message's: no attempt.
+            self.returned[delivery.sequence] = self.returned.get(delivery.sequence, 0) + 1
 
     # ------------------------------------------------------------------ lanes
 
@@ -181,9 +185,7 @@ class Registration:
         lane = self.lanes[index if sequenced else 0]
         concurrent = self.options.concurrent_processing and not sequenced
         most = self.options.prefetch if concurrent else 1
-        handler = (
-            resolve(self.factory(), method=self._method) if self.factory is not None else None
-        )
+        handler = self._own_handler()
         workers: list[Worker] = []
         async with trio.open_nursery() as nursery:
 
@@ -204,6 +206,17 @@ class Registration:
             await ctx.stop_requested.wait()
             for worker in workers:
                 worker.stop()
+
+    def _own_handler(self) -> Resolved:
+        """The shared handler, or the next one of the factory: each start of a consumer has its
+        own."""
+        if self.factory is None:
+            return self.handler
+        if self._unused:
+            # The one that was made to look at its signature.
+            self._unused = False
+            return self.handler
+        return resolve(self.factory(), method=self._method)
 
     async def _run(self, worker: Worker) -> None:
         self.workers.add(worker)

@@ -205,6 +205,7 @@ async def test_c17_durable_deleted(server: ServerProcess, fresh_queue: Fresh) ->
         in_hand = await receive(lane)
         lost = trio.Event()
         in_hand.on_lost = lost.set
+        await waiting(one, 1)
         await of(one).js.delete_consumer(one.queue, f"{one.queue}-consumer")
         await one.event("lane_recreated")
         assert lost.is_set()
@@ -245,6 +246,8 @@ async def test_stream_deleted_and_made_again(
             return await ensure(spec)
 
         monkeypatch.setattr(of(one), "ensure_durable", counting)
+        # Deleted before it sees the pull, the server would not say so: heartbeats would tell then.
+        await waiting(one, 1)
         await of(one).js.delete_stream(one.queue)
         await one.event("lane_waiting")
         await wait_until(lambda: asked >= 4)
@@ -312,6 +315,7 @@ async def test_backend_that_runs_again_finds_its_lanes(own_server: ServerProcess
         await nursery.start(first_life)
         await backend.declare([TopologyBuilder("q").build()])
         lane = await open_lane(one)
+        await waiting(one, 1)
         await backend.js.delete_stream("q")
         await one.event("lane_waiting")
         await trio.to_thread.run_sync(own_server.kill)
@@ -496,7 +500,7 @@ async def test_twelve_token_acknowledgement_subjects() -> None:
     with ServerProcess(config="feature_flags { js_ack_fc_v2: true }") as server:
         async with process(server, "q") as one:
             lane = await open_lane(one, credit=1)
-            await one.stored(3)
+            await one.stored(1)
             first = await receive(lane)
             assert first.reply.count(b".") >= 10
             assert (first.sequence, first.num_delivered) == (1, 1)
@@ -505,6 +509,7 @@ async def test_twelve_token_acknowledgement_subjects() -> None:
             again = await receive(lane)
             assert (again.sequence, again.num_delivered) == (1, 2)
             lane.ack(again)
+            await one.stored(2)
             for number in (2, 3):
                 delivery = await receive(lane)
                 assert delivery.sequence == number

@@ -157,7 +157,7 @@ def run(plan: Plan) -> int:
     if plan.movers == "none":
         Broker.ensure_movers = _start_none  # type: ignore[method-assign]
     if plan.quick_restarts:
-        _registration.Backoff = _quick  # type: ignore[assignment,misc]
+        vars(_registration)["Backoff"] = _quick
     if plan.kill is not None:
         arm(plan.kill)
     return trio.run(consume, plan)

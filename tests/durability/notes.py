@@ -130,7 +130,7 @@ class Handler:
             assert self._may_exit, "this process must not be ended by a handler"
             os._exit(HARD_EXIT)
         if note.does == "gate":
-            while not self._gate.exists():
+            while not self._gate.exists():  # noqa: ASYNC110 - opened by another process
                 await trio.sleep(GATE_POLL_S)
         elif note.does == "work":
             await trio.sleep(self._work_s)

@@ -25,9 +25,9 @@ class Kill(msgspec.Struct, frozen=True, kw_only=True):
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """`movers`: "only" runs no consumers, "none" no hold movers, so that a held message stays
-    untouched. `mover_lease_s`: None leaves the package's own; tests that kill a mover with a message
-    in its hands shorten it. `quick_restarts`: restart crashed consumers without pauses, so that a
-    crash loop ends in a moment instead of a minute."""
+    untouched. `mover_lease_s`: None leaves the package's own; tests that kill a mover with a
+    message in its hands shorten it. `quick_restarts`: restart crashed consumers without pauses, so
+    that a crash loop ends in a moment instead of a minute."""
 
     name: str
     folder: str

@@ -26,7 +26,7 @@ async def until(
 ) -> None:
     """`tests.support.wait_until` for a predicate that has to ask the server."""
     with trio.move_on_after(timeout):
-        while not await predicate():
+        while not await predicate():  # noqa: ASYNC110 - the server tells nobody
             await trio.sleep(0.02)
         return
     raise AssertionError(f"still not true after {timeout:g} s: {what or predicate!r}")
@@ -140,6 +140,9 @@ class World:
 
     def open_gate(self) -> None:
         gate_path(self.folder, self.queue).touch()
+
+    def close_gate(self) -> None:
+        gate_path(self.folder, self.queue).unlink()
 
     # ------------------------------------------------------------------ what the server has
 

@@ -78,3 +78,23 @@ async def test_mover_killed_while_it_lets_a_message_wait(
     age_ns = time.monotonic_ns() - last.at
     handled_at = time.time() - age_ns / 1e9
     assert handled_at - held.time.timestamp() >= 2.45
+
+
+async def test_killed_mover_delays_a_message_by_its_own_short_lease(
+    world: Callable[..., World],
+) -> None:
+    """With the package's own lease: the message is due in 0.5 s, and not half a minute later."""
+    at = world(hold_s=0.5)
+    await at.publish(Note(ID, "retry"))
+    hop = await at.start(kill=Kill(point="after_ack", source=at.queue), movers="none")
+    await hop.killed_itself()
+    mover = await at.start(
+        kill=Kill(point="before_store", source=at.hold, target=at.queue), movers="only"
+    )
+    await mover.killed_itself()
+    assert await at.counts() == (0, 1, 0)
+
+    async with at.healthy():
+        await at.quiet(15.0)
+    assert await at.ever_stored() == (2, 1, 0)
+    assert at.runs(ID) == [0, 1]

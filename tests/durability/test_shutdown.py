@@ -8,6 +8,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -26,10 +27,12 @@ LONG_LEASE_S = 30.0
 BEHIND = 4
 
 
-async def _busy_child(at: World, **options: object) -> Child:
+async def _busy_child(at: World, *, drain_timeout: float) -> Child:
     """A process in the middle of a long handler, with more messages in its hands."""
     await at.publish(Note("long", "gate"), *(Note(f"next-{n}") for n in range(BEHIND)))
-    child = await at.start(ack_wait=LONG_LEASE_S, prefetch=1 + BEHIND, **options)
+    child = await at.start(
+        ack_wait=LONG_LEASE_S, prefetch=1 + BEHIND, drain_timeout=drain_timeout
+    )
     await wait_until(lambda: at.runs("long") == [0], SOON_S, message="the handler runs")
 
     async def all_in_hand() -> bool:
@@ -155,16 +158,24 @@ async def test_pc118_consumers_that_cannot_go_on_end_the_process(
 async def test_pc022_last_acknowledgement_is_processed_before_the_process_ends(
     world: Callable[..., World],
 ) -> None:
-    """Handle one message, stop at once, start again: fifty times, never handled again."""
+    """Handle one message, stop at once, start again: fifty times, never handled again.
+
+    Every other time the stop comes while the handler runs, so that the acknowledgement is written
+    after everything else has been closed.
+    """
     at = world()
     await at.publish()
     for n in range(50):
-        note = Note(f"order-{n}")
+        note = Note(f"order-{n}", "gate" if n % 2 else "ack")
         async with at.healthy(ack_wait=LONG_LEASE_S) as group:
             async with open_broker(NatsConfig(at.url)) as broker:
                 await broker.publisher().publish(at.topic, note, message_id=note.id)
-            await wait_until(lambda note=note: at.events("end", id=note.id), interval=0.001)
+            seen = "start" if n % 2 else "end"
+            await wait_until(partial(at.events, seen, id=note.id), interval=0.001)
             group.stop()
+            # The gate is looked at every 10 ms; the lanes close at the next step of the loop.
+            at.open_gate()
+        at.close_gate()
         # No second look: whatever the server does not know by now, it never hears.
         assert await at.counts() == (0, 0, 0), f"after stop {n}"
     assert all(at.runs(f"order-{n}") == [0] for n in range(50))

@@ -76,6 +76,8 @@ class NatsLane:
         self._shard = spec.max_ack_pending == 1
         self._buffer = LaneBuffer()
         self._held: dict[int, Delivery] = {}
+        #: Fenced deliveries, and which server process had made them.
+        self._fenced: dict[Delivery, str] = {}
         self._requested = 0
         self._closing = False
         self._closed = trio.Event()
@@ -312,7 +314,7 @@ class NatsLane:
         self._last_acked = delivery.reply
         delivery.successor = None
         if self._credit == 1 and not self._shard and self._demand() and not self._closing:
-            self._conn.write(
+            self._conn.write_through(
                 pub(delivery.reply, self._inbox, b'+NXT {"batch":1%b' % self._tail)
             )
             self._asked(1)
@@ -358,6 +360,8 @@ class NatsLane:
         delivery.settled = delivery.lost = True
         if self._held.get(delivery.sequence) is delivery:
             del self._held[delivery.sequence]
+        if delivery in self._fenced:
+            self._return_fenced(delivery)
         self._next_of(delivery)
         self._top_up()
 
@@ -396,7 +400,8 @@ class NatsLane:
 
     def _fence(self, delivery: Delivery) -> None:
         """Nothing of this delivery may take effect any more."""
-        delivery.lost = True
+        delivery.lost = delivery.fenced = True
+        self._fenced[delivery] = self._conn.server_id
         if delivery.on_lost is not None:
             delivery.on_lost()
 
@@ -405,7 +410,21 @@ class NatsLane:
             delivery.renewing = None
             if not delivery.lost:
                 self.renew(delivery)
+        for delivery in [d for d in self._fenced if d.settled]:
+            self._return_fenced(delivery)
         self._top_up()
+
+    def _return_fenced(self, delivery: Delivery) -> None:
+        """Its handler has ended. The very same server still holds it for us: it may have it back
+        now. Another one (or the same, restarted) may have given it to somebody else, whose
+        delivery a NAK would end; there the lease decides.
+        """
+        if not self._conn.connected:
+            return  # `on_reconnected` asks again
+        server = self._fenced.pop(delivery)
+        age = trio.current_time() - delivery.leased_at
+        if server == self._conn.server_id and age <= self._spec.ack_wait_s * LEASE_SHARE:
+            self._conn.write(pub(delivery.reply, b"", b"-NAK"))
 
     def on_missed_heartbeats(self) -> None:
         self._abandon_pulls()
