@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -34,9 +35,24 @@ SERVER_FIXTURES = frozenset(
 CLOCK_FIXTURES = frozenset({"mock_clock", "autojump_clock"})
 
 
+@dataclass(frozen=True)
+class ForeignServer:
+    """A server that somebody else runs (`nox -s docker`); only its address is known."""
+
+    url: str
+
+
 @pytest.fixture(scope="session")
-def server() -> Iterator[ServerProcess]:
-    """The shared server, with JetStream on files. Do not stop it."""
+def server() -> Iterator[ServerProcess | ForeignServer]:
+    """The shared server, with JetStream on files. Do not stop it.
+
+    `SHOVE_TEST_NATS_URL` names one that runs already; tests that need a server of their own to
+    kill or to configure start it all the same.
+    """
+    foreign = os.environ.get("SHOVE_TEST_NATS_URL")
+    if foreign:
+        yield ForeignServer(foreign)
+        return
     with ServerProcess() as process:
         yield process
 

@@ -51,7 +51,8 @@ async def cross(
         with trio.move_on_after(LET_GO_S, shield=True):
             await done.wait()
         if not task.done():
-            logger.warning("%s ignores its cancellation; it is left behind", coroutine.__qualname__)
+            name = getattr(coroutine, "__qualname__", "a call")
+            logger.warning("%s ignores its cancellation; it is left behind", name)
 
             def left(_: object) -> None:
                 if not task.cancelled() and task.exception() is None and dispose is not None:
@@ -61,4 +62,5 @@ async def cross(
             raise
         if task.cancelled() or task.exception() is not None:
             raise
-    return task.result()
+    result: T = task.result()
+    return result

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import sys
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -40,15 +39,12 @@ from shove_actors.actors import (
 from shove_actors.messaging import Topic
 
 from ._options import MIB, ConsumerOptions
-from ._outcome_report import SupervisorOutcome
+from ._outcome_report import SupervisorOutcome, root_cause
 from ._registration import DeadRegistration, Registration
 from ._signals import stop_on_signals
 
 if TYPE_CHECKING:
     from ._broker import Broker
-
-if sys.version_info < (3, 11):
-    from exceptiongroup import BaseExceptionGroup
 
 logger = logging.getLogger("shove_actors.group")
 
@@ -378,7 +374,7 @@ class ConsumerGroup:
             self._timed_out = True
         elif isinstance(event, Exited) and isinstance(event.exit, Crashed):
             error = event.exit.error
-            root = _root_cause(error)
+            root = root_cause(error)
             # A supervisor that gives up crashes after, and because of, the child: the child counts.
             if self._latest is None or self._latest[0] is not root:
                 self._latest = root, event.path.removeprefix(self._path + "/")
@@ -389,7 +385,7 @@ class ConsumerGroup:
                 logger.error("consumer %s crashed", event.path, exc_info=error)
 
     def _failed(self, error: BaseException, where: str) -> None:
-        root = _root_cause(error)
+        root = root_cause(error)
         if self._latest is not None and self._latest[0] is root:
             where = self._latest[1]
         self._failures.append((root, where))
@@ -420,16 +416,3 @@ class ConsumerSupervisor(ConsumerGroup):
     """Many topics under one lifetime, without scaling. Made by `broker.consumer_supervisor()`."""
 
     _kind = "supervisor"
-
-
-def _root_cause(error: BaseException) -> BaseException:
-    """Down to what really happened: through escalations and groups of one."""
-    while True:
-        if isinstance(error, BaseExceptionGroup) and error.exceptions:
-            error = error.exceptions[0]
-        elif type(error).__name__ in ("RestartIntensityExceeded", "StartFailed") and isinstance(
-            error.__cause__, Exception
-        ):
-            error = error.__cause__
-        else:
-            return error

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from enum import IntEnum
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 
 class ExitCode(IntEnum):
@@ -44,3 +48,16 @@ class SupervisorOutcome:
     @property
     def is_clean(self) -> bool:
         return self.exit_code == ExitCode.CLEAN
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """Down to what really happened: through escalations and groups of one."""
+    while True:
+        if isinstance(error, BaseExceptionGroup) and error.exceptions:
+            error = error.exceptions[0]
+        elif type(error).__name__ in ("RestartIntensityExceeded", "StartFailed") and isinstance(
+            error.__cause__, Exception
+        ):
+            error = error.__cause__
+        else:
+            return error
