@@ -1,0 +1,113 @@
+"""Every public signature, used once. Checked by mypy (`nox -s typing`), never run.
+
+A `type: ignore` here is an assertion: mypy's `warn_unused_ignores` fails when the error is gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+import trio
+
+from shove_actors import (
+    RAW,
+    Defer,
+    MemoryConfig,
+    MessageMetadata,
+    NatsConfig,
+    NatsStreamConfig,
+    Outcome,
+    PublishReceipt,
+    Reject,
+    Retention,
+    Retry,
+    SequencedTopic,
+    SequenceFailure,
+    SupervisorOutcome,
+    Topic,
+    TopologyBuilder,
+    actors,
+    embedded_server,
+    jetstream,
+    open_broker,
+)
+
+
+class Order(msgspec.Struct):
+    order_id: str
+
+
+@dataclass
+class Entry:
+    account: str
+
+
+ORDERS: Topic[Order] = Topic(Order, TopologyBuilder("orders").hold_queue(5).dlq().build())
+LEDGER: SequencedTopic[Entry] = SequencedTopic(
+    Entry,
+    key=lambda entry: entry.account,
+    topology=TopologyBuilder("ledger")
+    .sequenced(SequenceFailure.SKIP)
+    .routing_shards(4)
+    .hold_queue(0.5)
+    .dlq_named("ledger-dead")
+    .nats_stream_config(NatsStreamConfig(retention=Retention.WORK_QUEUE, max_age=600))
+    .build(),
+)
+BLOBS: Topic[bytes] = Topic(bytes, TopologyBuilder("blobs").dlq().build(), codec=RAW)
+
+
+async def one(order: Order) -> Outcome:
+    return Outcome.ACK
+
+
+async def two(order: Order, metadata: MessageMetadata) -> Outcome:
+    return Retry(after=5) if metadata.retry_count == 0 else Reject(reason="enough")
+
+
+async def three(entry: Entry, metadata: MessageMetadata, context: list[str]) -> Outcome:
+    context.append(metadata.delivery_id)
+    return Defer(after=1)
+
+
+async def main() -> int:
+    async with open_broker(MemoryConfig()) as memory:
+        await memory.declare(ORDERS)
+    async with embedded_server() as server, open_broker(NatsConfig(server.url)) as broker:
+        await broker.declare(ORDERS, LEDGER, BLOBS)
+        publisher = broker.publisher()
+        receipt: PublishReceipt = await publisher.publish(
+            ORDERS, Order("1"), headers={"x": "y"}, message_id="m-1"
+        )
+        await publisher.publish(ORDERS, Entry("a"))  # type: ignore[misc]
+        await publisher.publish(BLOBS, "text")  # type: ignore[misc]
+        receipts: list[PublishReceipt] = await publisher.publish_batch(LEDGER, [Entry("a")])
+        async with publisher.pipeline(ORDERS, max_pending=10) as pipe:
+            await pipe.send(Order("2"))
+            await pipe.send(Entry("a"))  # type: ignore[arg-type]
+        group = broker.consumer_group(context=[])
+        group.register(ORDERS, one, consumers=(1, 4), prefetch=20)
+        group.register(LEDGER, three, handler_timeout=None)
+        group.register_dlq(ORDERS, two)
+        outcome: SupervisorOutcome = await group.run_until(trio.Event().wait, drain_timeout=10)
+        code: int = outcome.exit_code
+        print(receipt.sequence, receipts, broker.snapshot().name)
+    return code
+
+
+async def echo(ctx: actors.Context[str]) -> None:
+    ctx.started()
+    async for word in ctx:
+        ctx.reply(word.upper())
+
+
+async def alone() -> None:
+    spec = actors.ChildSpec(id="echo", start=echo)
+    async with actors.open_actor_system(children=[spec]) as system:
+        ref: actors.ActorRef[str] = system.ref("echo")
+        await ref.tell("hello")
+        await ref.tell(3)  # type: ignore[arg-type]
+    async with jetstream.connect("nats://localhost:4222") as js:
+        info: jetstream.StreamInfo = await js.stream_info("orders")
+        print(info.messages)
