@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 import random
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 import trio
 
-from shove_actors._errors import BrokerClosed, ShoveError, UsageError
+from shove_actors._errors import (
+    BrokerClosed,
+    RestartIntensityExceeded,
+    ShoveError,
+    UsageError,
+)
 from shove_actors.actors import (
     ActorSystem,
     Backoff,
@@ -30,10 +36,13 @@ from shove_actors.messaging import HoldQueue, Topic, Topology, check_collisions
 from ._group import ConsumerGroup, ConsumerSupervisor
 from ._hold_mover import HoldMover
 from ._lease import LeaseKeeper
-from ._outcome_report import SupervisorOutcome
+from ._outcome_report import SupervisorOutcome, root_cause
 from ._publish_service import PublishService
 from ._publisher import Publisher
 from ._tree import MOVER_GRACE_S, ROOT_BUDGET, build_tree, groups_pool, movers_pool
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 logger = logging.getLogger("shove_actors.broker")
 
@@ -190,8 +199,8 @@ async def open_broker(
 
     Raises on entry what prevents the connection: `ConfigError`, `ConnectionError` and its
     subclasses. If the tree fails later (the reconnect limit is reached, a restart budget is spent),
-    the block is cancelled and an exception group with the failure is raised at its end. Whatever
-    happens, no task, socket or asyncio loop is left behind.
+    the block is cancelled and an exception group with the failure (a `ConnectionError`) is raised
+    at its end. Whatever happens, no task, socket or asyncio loop is left behind.
     """
     create = getattr(config, "create_backend", None)
     if create is None:
@@ -218,6 +227,14 @@ async def open_broker(
         if entered:
             raise
         raise _first_cause(exc) from None
+    except BaseExceptionGroup as group:
+        failure = broker._system.report.failure if broker._system is not None else None
+        if not isinstance(failure, RestartIntensityExceeded) or failure not in group.exceptions:
+            raise
+        # Who asks for `ConnectionError` shall find it, and not the budget that it used up.
+        raise group.derive(
+            [root_cause(exc) if exc is failure else exc for exc in group.exceptions]
+        ) from failure
     finally:
         broker._system = None
         # However the publisher has ended, nobody is left waiting for it.

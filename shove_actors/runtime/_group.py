@@ -227,7 +227,7 @@ class ConsumerGroup:
             try:
                 ref = await broker.groups.start_child(self._spec(drain_timeout))
             except StartFailed as exc:
-                raise exc.__cause__ or exc from None
+                raise root_cause(exc) from None
             task_status.started()
             await self._until_stopped(ref)
         finally:

@@ -77,8 +77,9 @@ def resolve(handler: object, *, method: str = "handle") -> Resolved:
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     # A thread cannot be cancelled: the worker keeps its slot until the function has returned, so
     # the next attempt or the key's next message never overlaps it (PC-021).
-    result = await trio.to_thread.run_sync(function, *args)
-    # An async function behind a decorator that does not look like one.
+    # In a box, because Trio refuses the coroutine of an async function behind a decorator that does
+    # not look like one.
+    [result] = await trio.to_thread.run_sync(lambda: [function(*args)])
     return await result if inspect.iscoroutine(result) else result
 
 

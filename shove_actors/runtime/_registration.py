@@ -189,8 +189,14 @@ class Registration:
         workers: list[Worker] = []
         async with trio.open_nursery() as nursery:
 
-            def more() -> None:
-                if len(workers) < most and not ctx.stop_requested.is_set():
+            def more(needed: bool) -> None:
+                # Also when nothing waits at this moment: whatever comes while all workers are in
+                # handlers would find nobody who could start another one.
+                if (
+                    len(workers) < most
+                    and not ctx.stop_requested.is_set()
+                    and (needed or all(worker.busy for worker in reversed(workers)))
+                ):
                     worker = Worker(
                         self,
                         lane,
@@ -201,7 +207,7 @@ class Registration:
                     workers.append(worker)
                     nursery.start_soon(self._run, worker)
 
-            more()
+            more(True)
             ctx.started()
             await ctx.stop_requested.wait()
             for worker in workers:

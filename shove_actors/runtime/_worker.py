@@ -90,7 +90,11 @@ class Job(Protocol):
 
 
 class Worker:
-    """See the module's essay. `more` starts one more worker beside this one, or is None."""
+    """See the module's essay.
+
+    `more`, or None where one worker is all there is: see to it that somebody is free for the next
+    delivery. Its argument says that one waits already and nobody was free.
+    """
 
     def __init__(
         self,
@@ -98,7 +102,7 @@ class Worker:
         lane: Lane,
         *,
         shard: int | None = None,
-        more: Callable[[], None] | None = None,
+        more: Callable[[bool], None] | None = None,
         handler: Resolved | None = None,
     ) -> None:
         self._job = job
@@ -158,6 +162,7 @@ class Worker:
                 if decided is None and self._current is not None:
                     decided = self._interrupted(self._current, failure)
                 if decided is not None:
+                    self._others_go_on()
                     await self._settle(*decided)
         finally:
             self._give_back()
@@ -253,8 +258,13 @@ class Worker:
         self._waiting = True
         if self._clock is not None:
             self._clock.begin(self)
-        if not self._lane.wake_next() and self._more is not None:
-            self._more()
+        self._others_go_on()
+
+    def _others_go_on(self) -> None:
+        """This worker is about to wait: what is in the lane is for somebody else."""
+        taken_care_of = self._lane.wake_next()
+        if self._more is not None:
+            self._more(not taken_care_of)
 
     # ------------------------------------------------------------------ decisions
 

@@ -568,7 +568,10 @@ def open_loops() -> int:
 
 def sockets() -> set[tuple[object, ...]]:
     """To servers; closed ones that the kernel still remembers have no descriptor."""
-    found = psutil.Process().net_connections("tcp")
+    process = psutil.Process()
+    # The name before psutil 6.
+    connections = getattr(process, "net_connections", None) or process.connections
+    found = connections("tcp")
     return {(c.fd, c.laddr, c.raddr) for c in found if c.raddr}
 
 

@@ -104,6 +104,34 @@ async def test_a_message_that_comes_later_finds_a_free_worker(
             await gauge.done.until(10, within=200)
 
 
+@pytest.mark.parametrize(
+    "options", [{"consumers": 2}, {"prefetch": 10, "concurrent_processing": True}]
+)
+@pytest.mark.parametrize("outcome", [Outcome.RETRY, Outcome.REJECT])
+async def test_a_slow_settle_keeps_nobody_waiting(
+    memory_world: World,
+    autojump_clock: trio.testing.MockClock,
+    options: dict[str, object],
+    outcome: Outcome,
+) -> None:
+    """The answer to the copy is lost, so settling takes seconds; handlers here never wait."""
+    assert memory_world.memory is not None
+    topic = memory_world.topic()
+    done: Journal[tuple[str, float]] = Journal()
+
+    async def handle(message: Order) -> Outcome:
+        done.add((message.name, trio.current_time()))
+        return outcome if message.name == "slow" else Outcome.ACK
+
+    async with memory_world.broker(topic) as broker:
+        await broker.publisher().publish_batch(topic, [Order("slow"), Order("1"), Order("2")])
+        memory_world.memory.faults.drop_puback()
+        async with consuming(broker, topic, handle, **options):
+            await done.until(3)
+    assert [name for name, _ in done.entries[:3]] == ["slow", "1", "2"]
+    assert done.entries[2][1] < 1.0
+
+
 async def test_handlers_that_never_wait_do_not_starve_the_rest(
     memory_world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
