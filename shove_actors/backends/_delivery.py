@@ -74,7 +74,7 @@ class Delivery:
         self.settled = False
         #: The lease ended before the work did; no settle may be sent any more.
         self.lost = False
-        #: Lost with the connection, not by its own doing: not an attempt.
+        #: Lost with the connection, not by its own doing.
         self.fenced = False
         #: A renewal is on its way (Trio time of its sending), or None.
         self.renewing: float | None = None

@@ -58,14 +58,14 @@ class LaneBuffer:
         if self._waiting:
             return self._waiting.popleft()
         if self._ended is not None:
-            raise self._ended
+            raise self._ended.with_traceback(None)
         raise trio.WouldBlock
 
     async def receive(self) -> Delivery:
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._waiting:
             if self._ended is not None:
-                raise self._ended
+                raise self._ended.with_traceback(None)
             # Cancelled while parked: `unpark` never chose us, so there is nothing to undo. Chosen
             # and cancelled before running: `park` returns, and we return with the delivery.
             await self._lot.park()

@@ -247,6 +247,17 @@ class Backend(Protocol):
         """None: the durable does not exist. Any other failure raises: unknown is not zero."""
         ...
 
+    async def read_note(self, stream: str, sequence: int) -> bytes | None:
+        """The note beside a stored message, None if there is none."""
+        ...
+
+    async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
+        """Store or replace the note beside a stored message; durable when this returns.
+
+        Notes are few and small, and are kept for a week.
+        """
+        ...
+
     def listen(self, listener: Callable[[BackendEvent], None]) -> None: ...
 
     def close(self) -> None:

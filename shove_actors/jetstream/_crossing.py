@@ -41,6 +41,11 @@ async def cross(
     if loop.is_closed():
         coroutine.close()
         raise RuntimeError("the asyncio loop of the connection is closed")
+    try:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    except trio.Cancelled:
+        coroutine.close()
+        raise
     task = loop.create_task(coroutine)
     done = trio.Event()
     task.add_done_callback(lambda _: done.set())

@@ -1,13 +1,14 @@
 """Reads a plain TCP connection straight from Trio.
 
-Under trio-asyncio one read costs three scheduler passes: the task that waits for the descriptor, the
-loop's own task that it then synchronises with, and back. A read here is one: wait, receive, split.
-Measured on small messages this is a fifth to a third of the client's CPU (publish one at a time
-340 -> 295 us, eight lanes of one message 100 -> 75 us per message).
+Under trio-asyncio one read costs three scheduler passes: the task that waits for the descriptor,
+the loop's own task that it then synchronises with, and back. A read here is one: wait, receive,
+split. Measured on small messages this is a fifth to a third of the client's CPU (publish one at a
+time 340 -> 295 us, eight lanes of one message 100 -> 75 us per message).
 
-The asyncio transport stays the owner of the socket: it writes, it closes, and it reads again as soon
-as this task ends, so that a goodbye (PING, PONG) needs no special case. TLS connections are read by
-asyncio all the time, because the bytes of the socket are not the bytes of the protocol there.
+The asyncio transport stays the owner of the socket: it writes, it closes, and it reads again as
+soon as this task ends, so that a goodbye (PING, PONG) needs no special case. TLS connections are
+read by asyncio all the time, because the bytes of the socket are not the bytes of the protocol
+there.
 """
 
 from __future__ import annotations

@@ -59,11 +59,13 @@ from ._ids import return_id as return_id
 from ._metadata import DeadMetadata as DeadMetadata
 from ._metadata import MessageMetadata as MessageMetadata
 from ._metadata import Stored as Stored
+from ._names import attempts_stream as attempts_stream
 from ._outcome import Defer as Defer
 from ._outcome import Outcome as Outcome
 from ._outcome import Reject as Reject
 from ._outcome import Retry as Retry
 from ._retry import Limits as Limits
+from ._retry import redeliveries as redeliveries
 from ._retry import retries_by_nak as retries_by_nak
 from ._routing import Ack as Ack
 from ._routing import Cause as Cause
@@ -184,4 +186,6 @@ __all__ = [
     "shard_of",
     "validate_message_id",
     "validate_user_headers",
+    "attempts_stream",
+    "redeliveries",
 ]

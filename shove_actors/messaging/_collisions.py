@@ -25,7 +25,7 @@ def check_collisions(topologies: Iterable[Topology]) -> None:
     distinct = list(dict.fromkeys(topologies))
     streams: dict[str, Topology] = {}
     for topology in distinct:
-        for name in topology.stream_names():
+        for name in (*topology.stream_names(), *topology.note_streams()):
             other = streams.setdefault(name, topology)
             if other is not topology:
                 raise TopologyError(_shared_stream(name, other, topology))
@@ -48,6 +48,8 @@ def check_collisions(topologies: Iterable[Topology]) -> None:
 def _role(name: str, topology: Topology) -> str:
     if name == topology.queue:
         return "the main stream"
+    if name in topology.note_streams():
+        return "the stream for attempts"
     return "the dead-letter queue" if name == topology.dlq else "a hold queue"
 
 

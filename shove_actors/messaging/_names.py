@@ -86,6 +86,11 @@ def shard_subject(queue: str, shard: int) -> str:
     return f"{queue}.shard.{shard}"
 
 
+def attempts_stream(stream: str) -> str:
+    """Where notes about attempts at a stream's messages are kept; made when the first is."""
+    return f"{stream}-attempts"
+
+
 def dlq_durable(dlq: str) -> str:
     return f"{dlq}-consumer"
 

@@ -88,6 +88,8 @@ class Topology:
         if self.dlq is not None:
             check_name(self.dlq, "dead-letter queue name")
             check_name(_names.dlq_durable(self.dlq), "durable name")
+        for name in self.note_streams():
+            check_name(name, "name of the stream for attempts")
         for hold in self.holds:
             check_name(hold.name, "hold queue name")
             check_name(self.hold_durable(hold), "durable name")
@@ -267,6 +269,13 @@ class Topology:
             f"{', '.join(map(shown, self.publish_subjects[:5]))}. Publish to one of these, or add "
             "it with nats_subjects([...])"
         )
+
+    def note_streams(self) -> tuple[str, ...]:
+        """Streams that are made only when there is an attempt to be noted."""
+        names = [_names.attempts_stream(self.queue)]
+        if self.dlq is not None:
+            names.append(_names.attempts_stream(self.dlq))
+        return tuple(names)
 
     def stream_names(self) -> tuple[str, ...]:
         """Every stream of the topic: main, holds, dead letters."""

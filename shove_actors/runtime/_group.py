@@ -1,9 +1,9 @@
 """Consumer groups: registrations with one lifetime.
 
-    group (rest_for_one, 3 in 60 s)
+    group (rest_for_one, budget 0)
     ├─ clock   time-outs of running handlers
     ├─ lanes   DynamicSupervisor: one actor per consumer or shard, stopped in parallel
-    └─ scaler  fills the pool, also after the pool itself was restarted; last, so it stops first
+    └─ scaler  fills the pool; last, so it stops first
 
 Stopping: lanes are closed (pulls end, what waits is given back), idle workers end, running handlers
 may finish until the drain timeout, then they are cancelled and *their* messages are given back;
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import trio
 
-from shove_actors._errors import ActorGone, ShoveError, UsageError
+from shove_actors._errors import ActorGone, RestartIntensityExceeded, ShoveError, UsageError
 from shove_actors.actors import (
     ActorRef,
     ChildSpec,
@@ -52,6 +52,9 @@ M = TypeVar("M")
 Signal: TypeAlias = Callable[[], Awaitable[object]]
 
 DEFAULT_DRAIN_S = 30.0
+#: What the consumers of a group may cost on average: more than one of them needs that crashes every
+#: ten seconds, less than one uses up that crashes at once each time, at a backoff of five.
+SECONDS_PER_RESTART = 8.0
 _numbers = itertools.count(1)
 
 
@@ -336,8 +339,9 @@ class ConsumerGroup:
 
     def _spec(self, drain_timeout: float) -> ChildSpec:
         specs = [s for r in self._registrations for s in r.specs(drain_timeout)]
+        restarts = 5 + 2 * len(specs)
         pool = DynamicSupervisor(
-            intensity=Intensity(max_restarts=5 + 2 * len(specs), period_s=60.0),
+            intensity=Intensity(max_restarts=restarts, period_s=SECONDS_PER_RESTART * restarts),
             stop_grace_s=drain_timeout,
         )
 
@@ -358,7 +362,8 @@ class ConsumerGroup:
         return supervisor(
             id=self._id,
             strategy=Strategy.REST_FOR_ONE,
-            intensity=Intensity(max_restarts=3, period_s=60.0),
+            # A pool that has given up has tried often enough; the group's end says why.
+            intensity=Intensity(max_restarts=0, period_s=60.0),
             restart=Restart.TEMPORARY,
             children=[
                 ChildSpec(id="clock", start=clock),
@@ -380,6 +385,8 @@ class ConsumerGroup:
                 self._latest = root, event.path.removeprefix(self._path + "/")
             if self._stop.is_set():
                 self._failed(error, event.path)
+            elif isinstance(error, RestartIntensityExceeded):
+                self._restarts -= 1  # the last crash was not repaired after all
             else:
                 self._restarts += 1
                 logger.error("consumer %s crashed", event.path, exc_info=error)

@@ -28,6 +28,7 @@ from shove_actors.messaging import (
     TopologyBuilder,
 )
 
+from ._attempts import AttemptLedger
 from ._dead_settle import DeadSettler
 from ._handler import Resolved, resolve
 from ._handler_clock import HandlerClock
@@ -75,12 +76,12 @@ class Registration:
         self.clock = HandlerClock(options.handler_timeout)
         self.max_message_size = options.max_message_size
         self.decode: Callable[[bytes], Any] = topic.decode
-        self.returned: dict[int, int] = {}
         self.busy = 0
         self.lost = 0
         self.lanes: list[Lane] = []
         self.workers: set[Worker] = set()
         self.settler: Settler
+        self.ledger: AttemptLedger
 
     @property
     def name(self) -> str:
@@ -88,19 +89,17 @@ class Registration:
 
     def bind(self, publisher: PublishService) -> None:
         self.settler = Settler(self.lane_topology, publisher)
+        self.ledger = AttemptLedger(publisher.backend)
 
     def metadata(
-        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+        self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata:
         return MessageMetadata(
-            delivery, retry_count=retry_count, returned=returned, shard=shard
+            delivery, retry_count=retry_count, shard=shard
         )
 
     def report_lost(self, delivery: Delivery) -> None:
         self.lost += 1
-        if delivery.fenced:
-            # The connection's doing, not the message's: no attempt.
-            self.returned[delivery.sequence] = self.returned.get(delivery.sequence, 0) + 1
 
     # ------------------------------------------------------------------ lanes
 
@@ -277,11 +276,12 @@ class DeadRegistration(Registration):
 
     def bind(self, publisher: PublishService) -> None:
         self.settler = DeadSettler(self.lane_topology, publisher)
+        self.ledger = AttemptLedger(publisher.backend)
 
     def metadata(
-        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+        self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata:
-        return DeadMetadata(delivery, retry_count=None, returned=returned, shard=shard)
+        return DeadMetadata(delivery, retry_count=None, shard=shard)
 
     @property
     def consumer_count(self) -> int:

@@ -23,11 +23,12 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final, Protocol
 
 import trio
 
-from shove_actors._errors import DecodeError, HeaderError
+from shove_actors._errors import DecodeError, HeaderError, ShoveError
 from shove_actors.backends import Delivery, Lane, LaneClosed
 from shove_actors.messaging import (
     DEFER_COUNT,
@@ -48,9 +49,12 @@ from shove_actors.messaging import (
     logical_id,
     origin_of,
     read_counter,
+    redeliveries,
+    retries_by_nak,
     route,
 )
 
+from ._attempts import NONE, AttemptLedger, Attempts
 from ._drive import drive
 from ._handler import Resolved
 from ._handler_clock import HandlerClock
@@ -61,6 +65,8 @@ logger = logging.getLogger("shove_actors.consumer")
 SLICE_S: Final = 0.001
 #: Look at the clock only this often; reading it for every message would cost more than it saves.
 LOOK_EVERY: Final = 16
+#: How long a note about an attempt may hold up what follows it.
+NOTE_BUDGET_S: Final = 5.0
 _ACK: Final = Outcome.ACK
 #: Headers that need a look before the handler is called; one scan of the raw block finds them.
 _SPECIAL: Final = re.compile(rb"(?i)\n(?:status|shove-(?:retry|defer)-count)[ \t]*:")
@@ -79,11 +85,11 @@ class Job(Protocol):
     #: Whether the counters in a message's headers are part of its budget here.
     counts_hops: bool
     decode: Callable[[bytes], Any]
-    returned: dict[int, int]
+    ledger: AttemptLedger
     busy: int
 
     def metadata(
-        self, delivery: Delivery, retry_count: int | None, returned: int, shard: int | None
+        self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata: ...
 
     def report_lost(self, delivery: Delivery) -> None: ...
@@ -115,6 +121,10 @@ class Worker:
         self._clock = None if self._handler.in_thread else job.clock
         self._scope = trio.CancelScope()
         self._current: Delivery | None = None
+        self._in_place = retries_by_nak(job.lane_topology)
+        self._attempts = NONE
+        #: A suspect whose handler has been noted as started (see `_attempts.py`).
+        self._marked: Delivery | None = None
         self._waiting = False
         self._killed = False
         self.stopping = False
@@ -157,6 +167,8 @@ class Worker:
                     if not scope.cancel_called or self._current is None:
                         raise
                     failure = exc
+                if decided is None and self._marked is not None:
+                    await self._unmark()
                 if self._killed and decided is None:
                     return
                 if decided is None and self._current is not None:
@@ -165,6 +177,8 @@ class Worker:
                     self._others_go_on()
                     await self._settle(*decided)
         finally:
+            if self._marked is not None:
+                await self._unmark()
             self._give_back()
 
     # ------------------------------------------------------------------ the fast loop
@@ -200,11 +214,18 @@ class Worker:
                 job.report_lost(delivery)
                 continue
             self._current = delivery
+            self._attempts = NONE
             retry_count = 0
             raw = delivery.raw_headers
             if delivery.num_delivered > 1 or (raw is not None and special(raw)):
                 # Anything but a plain first delivery: retries, dead ends, foreign headers.
-                retry_count, verdict = self._inspect(delivery)
+                try:
+                    retry_count, verdict = await self._inspect(delivery)
+                except ShoveError as exc:
+                    self._not_now(delivery, exc)
+                    continue
+                if _is_lost(delivery):
+                    return self._interrupted(delivery, None)
                 if verdict is not None:
                     return delivery, verdict, retry_count
             payload = delivery.payload
@@ -215,7 +236,7 @@ class Worker:
             except DecodeError as exc:
                 return delivery, self._undecodable(exc), retry_count
             metadata = (
-                job.metadata(delivery, retry_count, self._returned(delivery), self._shard)
+                job.metadata(delivery, retry_count, self._shard)
                 if wants_metadata
                 else None
             )
@@ -242,8 +263,9 @@ class Worker:
                     job.report_lost(delivery)
                 else:
                     counts["ack"] = counts.get("ack", 0) + 1
-                    if job.returned:
-                        self._done_with(delivery)
+                    self._marked = None
+                    if delivery.num_delivered > 1:
+                        job.settler.forget(delivery.sequence)
                 if scope.cancel_called:
                     # Fired in the instant the handler ended: of no meaning for the next one.
                     return None
@@ -268,9 +290,6 @@ class Worker:
 
     # ------------------------------------------------------------------ decisions
 
-    def _returned(self, delivery: Delivery) -> int:
-        return self._job.returned.get(delivery.sequence, 0)
-
     def _facts(
         self, delivery: Delivery, cause: Any = "outcome", detail: str | None = None
     ) -> DeliveryFacts:
@@ -282,30 +301,75 @@ class Worker:
             origin=origin_of(delivery.sequence, delivery.timestamp_ns),
             retry_count=read_counter(headers, RETRY_COUNT) if hopped else 0,
             defer_count=read_counter(headers, DEFER_COUNT) if hopped else 0,
-            num_delivered=delivery.num_delivered,
-            returned=self._returned(delivery),
+            # Not the server's count of deliveries but ours of attempts; see `_attempts.py`.
+            num_delivered=1 + self._attempts.failed,
             cause=cause,
             detail=detail,
         )
 
-    def _inspect(self, delivery: Delivery) -> tuple[int, Verdict | None]:
+    async def _inspect(self, delivery: Delivery) -> tuple[int, Verdict | None]:
         """Retry count, and the verdict on what must not reach the handler."""
         job = self._job
+        topology, limits = job.lane_topology, job.limits
+        suspected = redeliveries(delivery.num_delivered, 0) > limits.max_redeliveries
+        if delivery.num_delivered > 1 and (self._in_place or suspected):
+            self._attempts = await job.ledger.read(delivery)
         try:
             facts = self._facts(delivery)
         except HeaderError as exc:
-            return 0, give_up(
-                job.lane_topology, DeathReason.FOREIGN_HEADER, "header", str(exc)
-            )
-        count = effective_retry_count(facts, job.lane_topology)
+            return 0, give_up(topology, DeathReason.FOREIGN_HEADER, "header", str(exc))
+        count = effective_retry_count(facts, topology)
         if has_status_header(delivery.headers):
-            return count, give_up(
-                job.lane_topology,
-                DeathReason.FOREIGN_HEADER,
-                "header",
-                "a `Status` header is the server's own",
-            )
-        return count, before_handling(facts, job.lane_topology, job.limits)
+            detail = "a `Status` header is the server's own"
+            return count, give_up(topology, DeathReason.FOREIGN_HEADER, "header", detail)
+        if not suspected:
+            return count, None
+        # Deliveries that ended as a retry in place are accounted for.
+        seen = replace(
+            facts, num_delivered=delivery.num_delivered, returned=self._attempts.failed
+        )
+        verdict = before_handling(seen, topology, limits)
+        if verdict is None or self._attempts.started:
+            return count, verdict
+        self._marked = delivery
+        self._attempts = replace(self._attempts, started=True)
+        await job.ledger.write(delivery, self._attempts)
+        return count, None
+
+    def _not_now(self, delivery: Delivery, error: ShoveError) -> None:
+        """What is known of it cannot be read or written: it comes back, and nothing is counted."""
+        logger.warning(
+            "message %s:%d has to wait: its attempts cannot be looked up (%s)",
+            delivery.stream,
+            delivery.sequence,
+            error,
+        )
+        self._current = self._marked = None
+        if _is_lost(delivery):
+            self._lane.forget(delivery)
+            self._job.report_lost(delivery)
+        else:
+            self._lane.nak(delivery, self._job.limits.default_delay_s)
+
+    async def _note(self, delivery: Delivery, attempts: Attempts) -> None:
+        """Bounded, and finished even when we are being cancelled. A failure costs a count only."""
+        with trio.move_on_after(NOTE_BUDGET_S, shield=True):
+            try:
+                await self._job.ledger.write(delivery, attempts)
+            except ShoveError as exc:
+                logger.warning(
+                    "the attempts of message %s:%d could not be noted (%s)",
+                    delivery.stream,
+                    delivery.sequence,
+                    exc,
+                )
+
+    async def _unmark(self) -> None:
+        """Whatever became of the attempt, it has not killed us."""
+        delivery, self._marked = self._marked, None
+        if delivery is not None:
+            self._attempts = replace(self._attempts, started=False)
+            await self._note(delivery, self._attempts)
 
     def _too_large(self, size: int) -> Verdict:
         job = self._job
@@ -382,19 +446,20 @@ class Worker:
             self._current = None
             self._lane.forget(delivery)
             job.report_lost(delivery)
+            await self._unmark()
             return
+        if isinstance(verdict, Nak) and verdict.counted:
+            # Before the NAK: an attempt that is over must not be forgotten by a crash.
+            self._marked = None
+            failed = self._attempts.failed + 1
+            await self._note(delivery, replace(self._attempts, failed=failed, started=False))
         held = await job.settler.carry_out(delivery, verdict, retry_count)
         self._current = None
-        if not held or (isinstance(verdict, Nak) and not verdict.counted):
-            # It comes back through no attempt of its own: not part of its budget.
-            job.returned[delivery.sequence] = job.returned.get(delivery.sequence, 0) + 1
-        elif not isinstance(verdict, Nak):
-            self._done_with(delivery)
-
-    def _done_with(self, delivery: Delivery) -> None:
-        """It has left this queue: what was remembered of its deliveries is of no use any more."""
-        self._job.returned.pop(delivery.sequence, None)
-        self._job.settler.forget(delivery.sequence)
+        if held and not isinstance(verdict, Nak):
+            self._marked = None  # it has left this queue
+            job.settler.forget(delivery.sequence)
+        else:
+            await self._unmark()
 
     # ------------------------------------------------------------------ interruption
 
@@ -411,7 +476,6 @@ class Worker:
                 self._lane.forget(delivery)
                 job.report_lost(delivery)
             else:
-                job.returned[delivery.sequence] = self._returned(delivery) + 1
                 self._lane.nak(delivery)
         # Whoever waits for our place must not wait in vain.
         self._lane.wake_next()

@@ -107,9 +107,10 @@ async def test_pc011_consuming_works_once_it_is_declared(world: World, clock: Cl
         return Outcome.ACK
 
     async with world.broker() as broker:
+        group = broker.consumer_group()
+        group.register(topic, handle)
         with pytest.raises(TopicNotDeclared):
-            async with consuming(broker, topic, handle):
-                pass
+            await group.serve()
         await broker.declare(topic)
         async with consuming(broker, topic, handle):
             await broker.publisher().publish(topic, Order("x"))

@@ -510,3 +510,23 @@ async def test_pc034_raw_topics_decode_everything(
                 await broker.publisher().publish(topic, payload)
             await got.until(len(BROKEN))
     assert got.entries == list(BROKEN.values())
+
+
+# ------------------------------------------------------------------ PC-027
+
+
+async def test_pc027_hold_delays_do_not_shorten_the_lease(world: World, clock: Clock) -> None:
+    topic = world.topic(lambda b: b.hold_queue(0.1).dlq())
+    runs: Journal[int] = Journal()
+
+    async def handle(order: Order, metadata: MessageMetadata) -> Outcome:
+        runs.add(metadata.num_delivered)
+        await trio.sleep(0.7)
+        return Outcome.RETRY if metadata.retry_count == 0 else Outcome.ACK
+
+    async with world.broker(topic) as broker:
+        async with consuming(broker, topic, handle):
+            await broker.publisher().publish(topic, Order("x"))
+            await runs.until(2)
+            await world.until_kept(broker, topic.queue, 0)
+    assert runs.entries == [1, 1]

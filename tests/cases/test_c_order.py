@@ -1,4 +1,4 @@
-"""Section C of the cases: order per key. (Shard counts and functions are tested with topologies.)"""
+"""Section C of the cases: order per key. (Shard counts and functions: with topologies.)"""
 
 from __future__ import annotations
 

@@ -177,17 +177,31 @@ async def test_pc098_cancelled_before_it_runs(server: ServerProcess) -> None:
         future.cancel()
         with trio.fail_after(5), pytest.raises(asyncio.CancelledError):
             await loop.run_aio_future(future)
-        ran = False
+        ran = 0
 
         async def call() -> None:
             nonlocal ran
-            ran = True
+            ran += 1
 
         with trio.CancelScope() as scope:
             scope.cancel()
             await cross(loop, call())
         assert scope.cancelled_caught
-        assert not ran
+        assert ran == 0
+        returned = 0
+        for _ in range(50):
+            # Scheduled, and cancelled in the same pass: it ran and returned, or it did neither.
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def one() -> None:
+                    nonlocal returned
+                    await cross(loop, call())
+                    returned += 1
+
+                await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+        assert ran == returned
         ours = [task for task in asyncio.all_tasks(loop) if not task.done()]
         assert ours == []
     async with connect(fast(server.url)) as js:

@@ -212,7 +212,7 @@ async def test_pc102_keyboard_interrupt_is_never_a_retry(
         raise AssertionError
 
     with trio.fail_after(200):
-        with pytest.raises(BaseExceptionGroup) as caught, caplog.at_level(logging.INFO):
+        with pytest.raises(BaseExceptionGroup) as caught, caplog.at_level(logging.INFO):  # noqa: PT012
             async with memory_world.broker(topic, other) as broker:
                 for each in (topic, other):
                     await broker.publisher().publish(each, Order("x"))

@@ -24,9 +24,11 @@ from shove_actors import (
     open_broker,
 )
 from shove_actors.runtime import ConsumerGroup
+from tests.support import wait_until
 
 from .fixtures import Clock
-from .world import SOON_S, Journal, Order, Script, World, ack, consuming, running
+from .test_retry import kinds
+from .world import SOON_S, Journal, Order, Script, World, ack, consuming, running, until
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -164,9 +166,7 @@ async def test_drain_lets_running_handlers_finish_and_gives_back_the_rest(
             await world.until_in_hand(broker, topic.queue, held=6)
             run.group.stop()
             lane = run.group._registrations[0].lanes[0]
-            with trio.fail_after(SOON_S):
-                while len(lane.held) > 2:
-                    await trio.sleep(0.02)
+            await until(lambda: len(lane.held) == 2)
             assert not run.ended.is_set()
             slow.let_go.set()
             outcome = await run.end()
@@ -372,8 +372,7 @@ async def test_run_until_a_signal_by_default(
         async def send() -> None:
             await slow.started.until(1)
             os.kill(os.getpid(), number)
-            while not group.stopping:
-                await trio.sleep(0.01)
+            await wait_until(lambda: group.stopping)
             slow.let_go.set()
 
         nursery.start_soon(send)
@@ -394,8 +393,7 @@ async def test_second_signal_cancels_handlers_at_once(memory_world: World) -> No
         async def send() -> None:
             await slow.started.until(1)
             os.kill(os.getpid(), signal.SIGTERM)
-            while not group.stopping:
-                await trio.sleep(0.01)
+            await wait_until(lambda: group.stopping)
             os.kill(os.getpid(), signal.SIGTERM)
 
         nursery.start_soon(send)
@@ -552,7 +550,7 @@ async def test_reconnect_limit_ends_the_group_and_the_block(
     assert memory_world.memory is not None
     topic = memory_world.topic()
     outcomes: list[SupervisorOutcome] = []
-    with trio.fail_after(60), pytest.raises(ExceptionGroup) as caught:
+    with trio.fail_after(60), pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         config = MemoryConfig(server=memory_world.memory, name="me")
         async with open_broker(config) as broker:
             await broker.declare(topic)
@@ -582,3 +580,25 @@ def _give_up(broker: Broker, error: Exception) -> None:
 
     backend.server.serve = serve  # type: ignore[method-assign]
     backend.ring()
+
+
+@pytest.mark.parametrize("kind", ["holds", "no holds", "sequenced"])
+async def test_being_handed_back_costs_nothing_however_often(
+    world: World, clock: Clock, kind: str
+) -> None:
+    """Six deploys in a row, each in the middle of the work, and not a single retry allowed."""
+    topic = kinds(world)[kind]
+    script = Script()
+    async with world.broker(topic) as broker:
+        await broker.publisher().publish_batch(topic, [Order(str(n), "k") for n in range(3)])
+        for _ in range(6):
+            slow = Slow()
+            async with consuming(broker, topic, slow, max_retries=0, drain_timeout=0) as run:
+                await slow.started.until(1)
+                await run.stop()
+            assert slow.finished == []
+        async with consuming(broker, topic, script, max_retries=0):
+            await script.journal.until(3)
+            await world.until_kept(broker, topic.queue, 0)
+        assert await world.kept(broker, topic.topology.dlq) == []
+    assert sorted(script.journal.entries) == [("0", 0), ("1", 0), ("2", 0)]

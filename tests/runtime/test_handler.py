@@ -123,7 +123,8 @@ async def test_dead_letters_have_their_own_method() -> None:
     assert await resolve(Methods(), method="handle_dead").call("M", "D", "C") == (
         "handle_dead", "M", "D",
     )  # fmt: skip
-    assert await resolve(three, method="handle_dead").call("M", "D", "C") == ("three", "M", "D", "C")
+    function = resolve(three, method="handle_dead")
+    assert await function.call("M", "D", "C") == ("three", "M", "D", "C")
 
 
 def none_at_all() -> None: ...

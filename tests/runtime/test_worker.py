@@ -309,7 +309,7 @@ async def test_fatal_exceptions_end_the_program_and_cost_no_retry(
         raise fatal
 
     with trio.fail_after(60):
-        with pytest.raises(BaseExceptionGroup) as caught:
+        with pytest.raises(BaseExceptionGroup) as caught:  # noqa: PT012
             async with memory_world.broker(topic) as broker:
                 await broker.publisher().publish(topic, Order("x"))
                 async with consuming(broker, topic, handle):

@@ -185,6 +185,15 @@ async def raw_publish(
     return (await broker.publish_service.publish(subject, payload, block)).sequence
 
 
+async def until(predicate: Callable[[], bool]) -> None:
+    """For what tells nobody when it changes. In Trio's time, which may be virtual."""
+    with trio.fail_after(SOON_S):
+        while True:
+            if predicate():
+                return
+            await trio.sleep(0.02)
+
+
 class Journal(Generic[T]):
     """What happened, in order, and a way to wait for it."""
 

@@ -202,6 +202,14 @@ class MemoryBackend:
             pending=found.unread, ack_pending=len(found.pending), redelivered=found.redelivered
         )
 
+    async def read_note(self, stream: str, sequence: int) -> bytes | None:
+        await self._reach_server()
+        return self.server.notes.get((stream, sequence))
+
+    async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
+        await self._reach_server()
+        self.server.notes[stream, sequence] = note
+
     async def _reach_server(self) -> None:
         await trio.lowlevel.checkpoint()
         if self._closed:

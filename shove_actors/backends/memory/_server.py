@@ -62,6 +62,8 @@ class MemoryServer:
         self._backends: dict[str, MemoryBackend] = {}
         self._dirty: dict[Durable, None] = {}
         self._serving = False
+        #: Notes about attempts, by stream and sequence.
+        self.notes: dict[tuple[str, int], bytes] = {}
         self._names = 0
 
     def __repr__(self) -> str:

@@ -48,6 +48,7 @@ from shove_actors.messaging import Topology
 
 from ._declare import declare_all, ensure_durable, ensure_durables
 from ._lane import NatsLane
+from ._notes import read_note, write_note
 
 logger = logging.getLogger("shove_actors.backends.nats")
 
@@ -277,6 +278,12 @@ class NatsBackend:
 
     def forget_lane(self, lane: NatsLane) -> None:
         self._lanes.discard(lane)
+
+    async def read_note(self, stream: str, sequence: int) -> bytes | None:
+        return await read_note(self.js, stream, sequence)
+
+    async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
+        await write_note(self.js, stream, sequence, note)
 
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         try:
