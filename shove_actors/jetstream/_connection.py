@@ -47,7 +47,7 @@ from ._crossing import cross
 from ._dialer import Dialer, DialerEvents, Link
 from ._egress import Egress
 from ._events import ConnectionEvent, ConnectionEventKind
-from ._groups import unwrapped
+from shove_actors._groups import unwrapped
 from ._reader import read_plain
 from ._replies import Replies
 from ._wire import hpub, pub, status_of, sub, unsub

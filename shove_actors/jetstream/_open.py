@@ -10,7 +10,7 @@ import trio
 from ._config import NatsConfig
 from ._connection import Connection
 from ._context import JetStream
-from ._groups import unwrapped
+from shove_actors._groups import unwrapped
 
 
 @asynccontextmanager

@@ -17,6 +17,7 @@ from shove_actors._errors import (
     ShoveError,
     UsageError,
 )
+from shove_actors._groups import unwrapped
 from shove_actors.actors import (
     ActorSystem,
     Backoff,
@@ -142,6 +143,10 @@ class Broker:
 
     async def run_backend(self, ctx: Context[None]) -> None:
         """The bridge actor's body: the backend's run, ended politely when asked to stop."""
+        with unwrapped(layers=1):
+            await self._run_backend(ctx)
+
+    async def _run_backend(self, ctx: Context[None]) -> None:
         async with trio.open_nursery() as nursery:
 
             async def close_when_asked() -> None:

@@ -28,7 +28,11 @@ async def check_pc066_declaring_again(world: World) -> None:
         await process.backend.declare([bounded])
         await process.publish()
         assert not isinstance(await process.publish(), Stored)
+        # Without a NatsStreamConfig the limits are whoever's who set them; with one they are ours.
         await process.backend.declare([world.topology])
+        assert not isinstance(await process.publish(), Stored)
+        unbounded = world.builder().nats_stream_config(NatsStreamConfig()).build()
+        await process.backend.declare([unbounded])
         assert isinstance(await process.publish(), Stored)
         for config, setting, value in (
             (NatsStreamConfig(retention=Retention.LIMITS), "retention", "limits"),

@@ -7,7 +7,9 @@ import pytest
 from shove_actors._errors import StreamNotFound
 from shove_actors.embedded import ServerProcess
 
-from .test_nats_lane import of, process
+from tests.support import wait_until
+
+from .test_nats_lane import kinds, of, process
 
 
 async def test_the_stream_is_made_with_the_first_note(own_server: ServerProcess) -> None:
@@ -32,5 +34,5 @@ async def test_notes_survive_the_server(own_server: ServerProcess) -> None:
         await of(one).write_note("q", 1, b"kept")
         own_server.kill()
         own_server.restart()
-        await of(one).wait_connected()
+        await wait_until(lambda: "reconnected" in kinds(one))
         assert await of(one).read_note("q", 1) == b"kept"

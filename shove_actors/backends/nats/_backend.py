@@ -43,7 +43,7 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
-from shove_actors.jetstream._groups import unwrapped
+from shove_actors._groups import unwrapped
 from shove_actors.messaging import Topology
 
 from ._declare import declare_all, ensure_durable, ensure_durables
