@@ -222,9 +222,8 @@ async def test_pc006_limit_holds_after_a_cancelled_larger_batch(
         async with consuming(broker, topic, handle, prefetch=2, **options):
             for number in range(20):
                 await broker.publisher().publish(topic, Order(str(number)))
-                backlog = await broker.backend.backlog(topic.queue, topic.topology.durable)
-                assert backlog is not None
-                assert backlog.ack_pending <= 2
+                # Of this process: the server's count may lag behind acknowledgements under way.
+                assert max(len(lane.held) for lane in broker.leases._lanes) <= 2
             await seen.until(20)
         assert most <= 2
         assert sorted(seen.entries, key=int) == [str(number) for number in range(20)]

@@ -9,7 +9,7 @@ import trio.testing
 from shove_actors import MemoryConfig, MessageMetadata, Outcome, open_broker
 
 from .fixtures import Clock
-from .world import Journal, Order, Script, World, consuming
+from .world import SOON_S, Journal, Order, Script, World, consuming
 
 
 @pytest.mark.parametrize("ack_wait", [1.0, 30.0])
@@ -34,7 +34,8 @@ async def test_renewed_while_running(
             consuming(two, topic, handle, **options),
         ):
             await one.publisher().publish(topic, Order("x"))
-            await done.wait()
+            with trio.fail_after(20 * ack_wait):
+                await done.wait()
             await memory_world.until_settled(one, topic.queue)
         renewed = one.leases.renewed + two.leases.renewed
     assert runs.entries == [1]
@@ -85,7 +86,8 @@ async def test_cut_off_the_handler_is_cancelled_before_the_lease_ends(
         options = {"ack_wait": ack_wait, "handler_timeout": None}
         async with consuming(one, topic, handle, **options) as run:
             await one.publisher().publish(topic, Order("x"))
-            await started.wait()
+            with trio.fail_after(SOON_S):
+                await started.wait()
             await trio.sleep(20 * ack_wait / 7)  # in the middle between two renewals
             memory_world.memory.faults.disconnect("cut")
             cut = trio.current_time()
@@ -128,7 +130,8 @@ async def test_short_interruptions_are_survived(
                 await trio.sleep(2)
                 faults.reconnect("me") if number % 2 else faults.unstall("me")
                 await trio.sleep(8)
-            await done.wait()
+            with trio.fail_after(300):
+                await done.wait()
             await memory_world.until_settled(broker, topic.queue)
     assert runs.entries == [1]
 
@@ -151,7 +154,8 @@ async def test_lost_renewals_are_sent_again_in_time(
         async with consuming(broker, topic, handle, ack_wait=10, handler_timeout=None):
             memory_world.memory.faults.drop_renewal(2)
             await broker.publisher().publish(topic, Order("x"))
-            await done.wait()
+            with trio.fail_after(300):
+                await done.wait()
             await memory_world.until_settled(broker, topic.queue)
     assert runs.entries == [1]
 
@@ -218,7 +222,8 @@ async def test_deleted_durable_takes_the_lease_with_it(world: World, clock: Cloc
     async with world.broker(topic) as broker:
         async with consuming(broker, topic, handle, ack_wait=1.0) as run:
             await broker.publisher().publish(topic, Order("x"))
-            await started.wait()
+            with trio.fail_after(SOON_S):
+                await started.wait()
             if world.memory is not None:
                 world.memory.delete_durable(topic.queue, topic.topology.durable)
             else:
