@@ -4,7 +4,6 @@ from ._clock import ServerClock as ServerClock
 from ._clock import parse_time_ns as parse_time_ns
 from ._config import NatsConfig as NatsConfig
 from ._connection import Connection as Connection
-from ._connection import Reply as Reply
 from ._consumer import ConsumerConfig as ConsumerConfig
 from ._consumer import ConsumerInfo as ConsumerInfo
 from ._context import JetStream as JetStream
@@ -12,6 +11,7 @@ from ._context import RawMessage as RawMessage
 from ._events import ConnectionEvent as ConnectionEvent
 from ._open import connect as connect
 from ._redact import redact as redact
+from ._request import Reply as Reply
 from ._stream import StreamConfig as StreamConfig
 from ._stream import StreamInfo as StreamInfo
 from ._wire import AckParts as AckParts

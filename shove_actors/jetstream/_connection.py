@@ -4,8 +4,6 @@
     server -> socket callback -> sink of the subscription (or the reply inbox) -> lane buffers
 
 Invariants
-* A sink runs inside the socket's callback: it never waits and never raises. It appends to a
-  buffer and wakes a task, nothing else.
 * One session (nats-py client, TCP or TLS connection) at a time. When it ends, for whatever
   reason, every waiting reply fails at once, then the `Dialer` opens the next one, all
   subscriptions are replayed, and listeners hear `reconnected`.
@@ -23,7 +21,6 @@ Invariants
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import secrets
@@ -32,7 +29,6 @@ from functools import partial
 
 import trio
 import trio_asyncio
-from nats import errors as nats_errors
 
 from shove_actors._errors import (
     BrokerClosed,
@@ -41,65 +37,27 @@ from shove_actors._errors import (
     RequestTimeout,
     UnavailableError,
 )
+from shove_actors._groups import unwrapped
 
+from ._availability import Availability
 from ._config import NatsConfig, Resolved, ServerAddress
-from ._crossing import cross
-from ._dialer import Dialer, DialerEvents, Link
+from ._dialer import Dialer, DialerEvents
 from ._egress import Egress
 from ._events import ConnectionEvent, ConnectionEventKind
-from shove_actors._groups import unwrapped
+from ._link import Link
+from ._listeners import Listener, Listeners
 from ._reader import read_plain
 from ._replies import Replies
-from ._wire import hpub, pub, status_of, sub, unsub
+from ._request import Reply, ask
+from ._server_facts import ServerFacts
+from ._subscriptions import Sink, Subscriptions
+from ._wire import hpub, pub, sub, unsub
 
 logger = logging.getLogger("shove_actors.jetstream")
-
-#: subject, reply, header block, payload
-Sink = Callable[[bytes, bytes, "bytes | None", bytes], None]
-Listener = Callable[[ConnectionEvent], None]
 
 #: How long a closing connection may take to flush and say goodbye; a dead server must not hold
 #: the application's exit.
 CLOSE_BUDGET = 2.0
-#: What a call to the asyncio side raises when the session ends meanwhile.
-_SESSION_ENDED = (nats_errors.Error, OSError, asyncio.CancelledError, RuntimeError)
-#: The server's limit until its INFO tells otherwise.
-DEFAULT_MAX_PAYLOAD = 1 << 20
-
-
-class Reply:
-    """An answer to `request`: payload, and the status line for a status message."""
-
-    __slots__ = ("header_block", "payload")
-
-    def __init__(self, payload: bytes, header_block: bytes | None) -> None:
-        self.payload = payload
-        self.header_block = header_block
-
-    @property
-    def status(self) -> tuple[int, str] | None:
-        return None if self.payload else status_of(self.header_block)
-
-
-class _Waiter:
-    """One task waiting for one reply."""
-
-    __slots__ = ("result", "task")
-
-    def __init__(self) -> None:
-        self.task: trio.lowlevel.Task | None = None
-        self.result: Reply | Exception | None = None
-
-
-def _resume(argument: object, header_block: bytes | None, payload: bytes | Exception) -> None:
-    waiter = argument
-    assert isinstance(waiter, _Waiter)
-    waiter.result = (
-        payload if isinstance(payload, Exception) else Reply(payload, header_block)
-    )
-    if waiter.task is not None:
-        task, waiter.task = waiter.task, None
-        trio.lowlevel.reschedule(task)
 
 
 class Connection:
@@ -113,24 +71,19 @@ class Connection:
         self._rng = rng if rng is not None else random.Random()
         self._egress = Egress()
         self._replies = Replies(b"_INBOX." + secrets.token_hex(11).encode())
-        self._sinks: dict[int, tuple[bytes, Sink]] = {}
-        self._next_sid = 1
-        self._listeners: list[Listener] = []
+        self._subscriptions = Subscriptions(partial(self._emit, "error"))
+        self._listeners = Listeners(config)
         self._loop: trio_asyncio.TrioEventLoop | None = None
         self._dialer: Dialer | None = None
         self._link: Link | None = None
         self._server: ServerAddress | None = None
-        self._up = trio.Event()
-        self._closing = False
+        self._state = Availability(self._text)
+        self._facts = ServerFacts()
         #: Around whatever `run` waits for between two sessions, or during one.
         self._pause = trio.CancelScope()
-        self._over = trio.Event()
-        self._ended: Exception | None = None
         self._opened = False
-        self._info: dict[str, object] = {}
         self.reconnects = 0
         self.subscribe(self._replies.subject, self._replies.deliver)
-        self.listen(self._call_user)
 
     def __repr__(self) -> str:
         where = self._server.redacted if self._server is not None else "not connected"
@@ -149,38 +102,25 @@ class Connection:
 
     @property
     def server_version(self) -> str:
-        return str(self._info.get("version", ""))
+        return self._facts.version
 
     @property
     def server_id(self) -> str:
         """Names one server *process*: a restarted server has another one."""
-        return str(self._info.get("server_id", ""))
+        return self._facts.server_id
 
     @property
     def max_payload(self) -> int:
-        value = self._info.get("max_payload", DEFAULT_MAX_PAYLOAD)
-        return value if isinstance(value, int) else DEFAULT_MAX_PAYLOAD
+        """In bytes; the servers' default until one has told its own."""
+        return self._facts.max_payload
 
     def listen(self, listener: Listener) -> None:
         """Call `listener(event)` for every event. One that raises is logged and removed."""
-        self._listeners.append(listener)
+        self._listeners.add(listener)
 
     async def wait_connected(self) -> None:
         """Return once connected; raise why not, once that is final."""
-        while not self.connected:
-            self._check_open()
-            await self._up.wait()
-            self._check_open()
-        await trio.lowlevel.checkpoint_if_cancelled()
-
-    def _check_open(self) -> None:
-        ended = self._ended
-        if isinstance(ended, (BrokerClosed, ConnectionError)):
-            raise type(ended)(str(ended))  # each caller gets a traceback of its own
-        if ended is not None:
-            raise ConnectionError(f"the connection has ended: {self._text(ended)}") from ended
-        if self._closing:
-            raise BrokerClosed("the connection is closed; use it inside its `async with` block")
+        await self._state.wait_up()
 
     # ----------------------------------------------------------------- writing
 
@@ -210,16 +150,13 @@ class Connection:
 
     def subscribe(self, subject: bytes, sink: Sink) -> int:
         """Register a sink; replayed on every reconnect until `unsubscribe`."""
-        sid = self._next_sid
-        self._next_sid += 1
-        self._sinks[sid] = (subject, sink)
+        sid = self._subscriptions.add(subject, sink)
         self.write(sub(subject, sid))
         return sid
 
     async def unsubscribe(self, sid: int) -> None:
         """End interest. What the server had sent before still reaches the sink, then nothing."""
-        entry = self._sinks.get(sid)
-        if entry is None:
+        if sid not in self._subscriptions:
             return
         try:
             if self.write(unsub(sid)):
@@ -230,19 +167,15 @@ class Connection:
                         # Without a connection the interest has ended anyway.
                         pass
         finally:
-            self._sinks.pop(sid, None)
+            self._subscriptions.remove(sid)
 
     def move_subscription(self, sid: int, subject: bytes) -> None:
         """Another subject for the same sink, from the next connect on. Only while disconnected."""
-        entry = self._sinks.get(sid)
-        if entry is not None:
-            self._sinks[sid] = (subject, entry[1])
+        self._subscriptions.move(sid, subject)
 
     def redirect(self, sid: int, sink: Sink) -> None:
         """Another sink for the same subscription, from the next message on."""
-        entry = self._sinks.get(sid)
-        if entry is not None:
-            self._sinks[sid] = (entry[0], sink)
+        self._subscriptions.redirect(sid, sink)
 
     def new_inbox(self) -> bytes:
         return b"_INBOX." + secrets.token_hex(11).encode()
@@ -270,24 +203,11 @@ class Connection:
         limit = self._config.request_timeout if timeout is None else timeout
         with trio.move_on_after(limit):
             await self.wait_connected()
-            waiter = _Waiter()
-            reply_to = self._replies.expect(_resume, waiter)
-            try:
-                self.publish(subject.encode(), payload, reply_to, header_block)
-                if waiter.result is None:
-                    waiter.task = trio.lowlevel.current_task()
-
-                    def abort(_: object) -> trio.lowlevel.Abort:
-                        waiter.task = None
-                        return trio.lowlevel.Abort.SUCCEEDED
-
-                    await trio.lowlevel.wait_task_rescheduled(abort)
-            finally:
-                self._replies.forget(reply_to)
-            if isinstance(waiter.result, Exception):
-                raise ConnectionError(str(waiter.result))  # one of its own for each task
-            assert waiter.result is not None
-            return waiter.result
+            wire_subject = subject.encode()
+            return await ask(
+                self._replies,
+                lambda reply_to: self.publish(wire_subject, payload, reply_to, header_block),
+            )
         raise RequestTimeout(
             f"no answer to {subject} within {limit:g} s from {self.server or 'any server'}"
         )
@@ -298,17 +218,15 @@ class Connection:
         Raises `NotConnected` without a connection, `ConnectionError` when it is lost meanwhile,
         `RequestTimeout`. Cancelling it leaves no trace.
         """
-        link, loop = self._link, self._loop
-        if link is None or loop is None:
+        link = self._link
+        if link is None:
             raise NotConnected("not connected")
         self._egress.flush_now()
         lost = False
         with trio.move_on_after(timeout):
-            try:
-                await cross(loop, link.client.ping())
+            if await link.ping():
                 return
-            except _SESSION_ENDED:
-                lost = True
+            lost = True
         if lost or self._link is not link:
             raise ConnectionError(f"the connection to {link.server.redacted} was lost")
         raise RequestTimeout(f"no PONG within {timeout:g} s from {link.server.redacted}")
@@ -322,12 +240,12 @@ class Connection:
 
     def close(self) -> None:
         """Ask `run` to flush and end. Returns at once."""
-        self._closing = True
+        self._state.closing = True
         self._pause.cancel()
 
     async def wait_ended(self) -> None:
         """Until `run` has returned or failed."""
-        await self._over.wait()
+        await self._state.wait_over()
 
     async def run(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -338,10 +256,7 @@ class Connection:
         the first connect fails or the policy gives up, `BrokerClosed` when it was closed before it
         was connected. Cancelled, it says goodbye for at most two seconds.
         """
-        self._ended = None
-        self._over = trio.Event()
-        if self._up.is_set():
-            self._up = trio.Event()
+        self._state.begin()
         self._pause = trio.CancelScope()
         self._server = None
         ended: Exception = BrokerClosed("the connection is closed")
@@ -356,12 +271,10 @@ class Connection:
             if self._link is not None:
                 self._detach(self._link, "was closed")
             self._loop = self._dialer = None
-            self._ended = ended
             if self._opened:
                 self._opened = False
                 self._emit("closed", error)
-            self._up.set()
-            self._over.set()
+            self._state.end(ended)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         resolved = await trio.to_thread.run_sync(self._config.validate)
@@ -390,7 +303,7 @@ class Connection:
     async def _unless_closed(self, dial: Callable[[], Awaitable[Link]]) -> Link | None:
         """`dial()`, given up at once when asked to close."""
         with trio.CancelScope() as self._pause:
-            if not self._closing:
+            if not self._state.closing:
                 return await dial()
             await trio.lowlevel.checkpoint()
         return None
@@ -401,50 +314,41 @@ class Connection:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read_plain, link.client.wire)
                 with trio.CancelScope() as self._pause:
-                    if self._closing:
+                    if self._state.closing:
                         self._pause.cancel()
                     await link.ended.wait()
                 nursery.cancel_scope.cancel()
         finally:
             if not link.ended.is_set():
                 await self._say_goodbye(link)
-        return not self._closing
+        return not self._state.closing
 
     async def _say_goodbye(self, link: Link) -> None:
         """Closed or cancelled: let the server read what was written, then leave."""
-        loop, client = self._loop, link.client
-        assert loop is not None
         try:
             with trio.move_on_after(CLOSE_BUDGET, shield=True):
-                try:
-                    self._egress.flush_now()
-                    await cross(loop, client.ping())
-                except _SESSION_ENDED:
-                    pass
+                self._egress.flush_now()
+                await link.ping()
         finally:
             self._detach(link, "was closed")
-            client.wire.abort()
             with trio.move_on_after(CLOSE_BUDGET, shield=True):
-                try:
-                    await cross(loop, client.close())
-                except _SESSION_ENDED:
-                    pass
+                await link.close()
 
     def _attach(self, link: Link) -> None:
         """A session is up: replay the subscriptions, let everybody write."""
         self._link = link
         self._server = link.server
-        self._info = dict(link.client.info)
+        self._facts.replace(link.client.info)
         self._learn_servers()
         wire = link.client.wire
-        self._egress.attach(wire.write, lambda: wire.unsent, lambda: self._drained(link))
-        self._egress.write(b"".join(sub(subj, sid) for sid, (subj, _) in self._sinks.items()))
+        self._egress.attach(wire.write, lambda: wire.unsent, link.drained)
+        self._egress.write(self._subscriptions.replay())
         self._egress.flush_now()
-        self._up.set()
+        self._state.up()
 
     def _detach(self, link: Link, what: str) -> None:
         self._link = None
-        self._up = trio.Event()
+        self._state.down()
         self._egress.detach()
         self._replies.fail_all(
             ConnectionError(f"the connection to {link.server.redacted} {what}")
@@ -458,15 +362,6 @@ class Connection:
         self._emit("disconnected", cause)
         return cause
 
-    async def _drained(self, link: Link) -> None:
-        loop = self._loop
-        if loop is not None:
-            try:
-                await cross(loop, link.client.wire.drain())
-            except _SESSION_ENDED:
-                # `link.ended` tells those who need to know.
-                await trio.lowlevel.checkpoint()
-
     def _new_dialer(self, resolved: Resolved, loop: trio_asyncio.TrioEventLoop) -> Dialer:
         def failed(server: ServerAddress, error: ConnectionError) -> None:
             self._server = server
@@ -476,7 +371,7 @@ class Connection:
             resolved,
             loop,
             DialerEvents(
-                on_message=self._on_message,
+                on_message=self._subscriptions.deliver,
                 on_notice=self._on_notice,
                 on_info=self._on_info,
                 on_failure=failed,
@@ -487,28 +382,10 @@ class Connection:
 
     def _learn_servers(self) -> None:
         if self._dialer is not None and self._server is not None:
-            for _ in self._dialer.learn(self._info.get("connect_urls"), self._server):
+            for _ in self._dialer.learn(self._facts.members, self._server):
                 self._emit("discovered")
 
     # ----------------------------------------------------------------- callbacks
-
-    def _on_message(
-        self,
-        subject: bytes,
-        sid: int,
-        reply: bytes,
-        header_block: bytes | None,
-        payload: bytes,
-    ) -> None:
-        entry = self._sinks.get(sid)
-        if entry is None:
-            return
-        try:
-            entry[1](subject, reply, header_block, payload)
-        except Exception as exc:
-            # A sink must not raise; one that does is our bug, and must not stop the ingress.
-            logger.exception("a subscription's sink failed")
-            self._emit("error", exc)
 
     def _on_notice(self, exc: Exception) -> None:
         self._emit("error", ConnectionError(self._text(exc)))
@@ -516,7 +393,7 @@ class Connection:
     def _on_info(self, info: dict[str, object]) -> None:
         if self._link is None:
             return  # `_attach` reads all of it
-        self._info.update(info)
+        self._facts.update(info)
         self._learn_servers()
         if info.get("ldm"):
             self._emit("lame_duck")
@@ -533,29 +410,9 @@ class Connection:
         else:
             self._emit("error", error)
 
-    def _call_user(self, event: ConnectionEvent) -> None:
-        """The callbacks of the configuration. One that raises is logged, never passed on."""
-        callback = {
-            "disconnected": self._config.on_disconnected,
-            "reconnected": self._config.on_reconnected,
-            "closed": self._config.on_closed,
-            "error": self._config.on_error,
-        }.get(event.kind)
-        if callback is not None:
-            try:
-                callback(event)
-            except Exception:
-                logger.exception("the on_%s callback failed", event.kind)
-
     def _text(self, exc: BaseException) -> str:
         text = self._config.redact(str(exc)) or type(exc).__name__
         return text.removeprefix("nats: ")
 
     def _emit(self, kind: ConnectionEventKind, error: Exception | None = None) -> None:
-        event = ConnectionEvent(kind=kind, server=self.server, error=error)
-        for listener in list(self._listeners):
-            try:
-                listener(event)
-            except Exception:
-                logger.exception("a connection listener failed and was removed")
-                self._listeners.remove(listener)
+        self._listeners.tell(ConnectionEvent(kind=kind, server=self.server, error=error))

@@ -25,8 +25,10 @@ from nats import errors as nats_errors
 from shove_actors._errors import AuthenticationError, ConfigError, ConnectionError, TLSError
 
 from ._address import ServerAddress
-from ._aio import Endpoint, MessageSink, SessionClient, SessionEvents, open_session
+from ._aio import Endpoint, SessionEvents, open_session
 from ._crossing import cross
+from ._framing import MessageSink
+from ._link import Link
 from ._pool import ServerPool
 from ._resolved import Resolved
 
@@ -39,15 +41,6 @@ _FAILURES = (
     ValueError,
     ModuleNotFoundError,
 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Link:
-    """One session on one server. `ended` is set once it is over."""
-
-    client: SessionClient
-    server: ServerAddress
-    ended: trio.Event
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,7 +192,7 @@ class Dialer:
             ),
             dispose=lambda client: client.wire.abort(),
         )
-        return Link(client, server, ended)
+        return Link(client, server, ended, self._loop)
 
     def _classify(self, server: ServerAddress, failure: Exception) -> ConnectionError:
         where = server.redacted

@@ -7,10 +7,11 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from shove_actors._groups import unwrapped
+
 from ._config import NatsConfig
 from ._connection import Connection
 from ._context import JetStream
-from shove_actors._groups import unwrapped
 
 
 @asynccontextmanager

@@ -466,13 +466,13 @@ async def test_closing_hands_back_and_ends_the_pull(
 
 async def test_closing_leaves_no_subscription(server: ServerProcess, fresh_queue: Fresh) -> None:
     async with process(server, fresh_queue()) as one:
-        before = len(of(one).connection._sinks)
+        before = len(of(one).connection._subscriptions)
         for number in range(5):
             lane = await open_lane(one, credit=10)
             if number % 2:
                 lane.set_credit(1)
             await lane.close()
-        await wait_until(lambda: len(of(one).connection._sinks) == before)
+        await wait_until(lambda: len(of(one).connection._subscriptions) == before)
         assert of(one)._lanes == set()
 
 

@@ -21,7 +21,7 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
-from shove_actors.jetstream._aio import ProtocolBroken, _Wire
+from shove_actors.jetstream._framing import Framing, ProtocolBroken
 from shove_actors.jetstream._wire import sub, unsub
 
 from .kit import connected, fake_server, fast
@@ -130,7 +130,7 @@ async def test_any_chunking_gives_the_same_messages() -> None:
     async with trio_asyncio.open_loop():
         for number in range(150):
             got: list[Message] = []
-            wire = _Wire(lambda transport: None)
+            wire = Framing(lambda transport: None)
             wire.start_messages(lambda *message, into=got: into.append(message))  # type: ignore[misc]
             position = 0
             while position < len(data):
@@ -158,7 +158,7 @@ async def test_what_is_not_nats_ends_the_session(line: bytes) -> None:
     """A negative size would go backwards for ever; a line without an end would take the memory."""
     async with trio_asyncio.open_loop():
         got: list[Message] = []
-        wire = _Wire(lambda transport: None)
+        wire = Framing(lambda transport: None)
         wire.start_messages(lambda *message: got.append(message))
         wire.data_received(line)
         assert wire.lost

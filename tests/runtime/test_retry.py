@@ -388,3 +388,24 @@ async def test_metadata_of_a_plain_message(world: World, clock: Clock) -> None:
     assert metadata.delivery_id == "mine"
     assert (metadata.shard, metadata.key) == (None, None)
     assert metadata.subject == topic.queue
+
+
+@pytest.mark.parametrize("end", [Outcome.ACK, Outcome.REJECT, Outcome.RETRY])
+async def test_nothing_is_remembered_of_a_message_that_is_done(
+    memory_world: World, autojump_clock: trio.testing.MockClock, end: Outcome
+) -> None:
+    """It could not be moved on twice; then it ended, in one way or another."""
+    assert memory_world.memory is not None
+    topic = memory_world.topic(lambda b: b.hold_queue(3600).dlq())
+    dlq = topic.topology.dlq
+    assert dlq is not None
+    memory_world.memory.faults.refuse_publish(dlq, StreamFull("full"), times=2)
+    script = Script(outcomes={"x": [Outcome.REJECT, Outcome.REJECT, end]})
+    async with memory_world.broker(topic) as broker:
+        await broker.publisher().publish(topic, Order("x"))
+        async with consuming(broker, topic, script) as run:
+            await script.journal.until(3)
+            await memory_world.until_kept(broker, topic.queue, 0)
+        settler = run.group._registrations[0].settler
+    assert settler.counts["stuck"] == 2
+    assert settler._stuck == {}
