@@ -1,22 +1,22 @@
 """Attempts that must be remembered beyond a process.
 
-The server counts *deliveries*. That is not the number of attempts: a delivery may have waited behind
-another message, may have been handed back by a drain, or taken along when some other message killed
-the process. Giving a message up by that number alone would bury messages that no handler has ever
-seen. So what matters is written down beside the queue, one small note per message, and only in the
-rare cases that need it; a first delivery costs nothing:
+The server counts *deliveries*. That is not the number of attempts: a delivery may have waited
+behind another message, may have been handed back by a drain, or taken along when some other message
+killed the process. Giving a message up by that number alone would bury messages that no handler
+has ever seen. So what matters is written down beside the queue, one small note per message, and
+only in the rare cases that need it; a first delivery costs nothing:
 
-failed     Retries that wait in place (sequenced topics, topics without hold queues) are counted here,
-           before the NAK. Retries through hold queues are counted in the copy's headers instead.
+failed     Retries that wait in place (sequenced topics, topics without hold queues) are counted
+           here, before the NAK. Retries through hold queues are counted in the copy's headers.
 started    A message delivered more often than its budget allows is only *suspected* of killing its
            process. Before its handler is called once more, that is noted. If it comes back with the
            note still there, the handler was started and nothing else became of it: convicted, dead
            reason `crashed`. Any other end of the attempt takes the note away.
 
-So an innocent message is handled however often its neighbours crash, a drain costs no attempt, and a
-message that kills its process every time gets `max_retries + 2` deliveries, the last of which is its
-funeral (PC-029, SW-10). A note names the stored copy by its time too: a stream that is deleted and
-created again starts its sequences over.
+So an innocent message is handled however often its neighbours crash, a drain costs no attempt, and
+a message that kills its process every time does so `max_retries + 2` times: once, once per retry,
+and once under suspicion (PC-029, SW-10). A note names the stored copy by its time too: a stream
+that is deleted and created again starts its sequences over.
 """
 
 from __future__ import annotations

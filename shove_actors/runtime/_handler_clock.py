@@ -1,9 +1,9 @@
 """Time-outs of handlers: one timer for all of a registration, however many run.
 
 All handlers of a registration have the same time-out, so in the order in which they began to wait
-they also run out. A dict keeps that order; one task sleeps until the first of them is due. A handler
-that begins and ends costs one insertion and one deletion, where a deadline of its own on a cancel
-scope costs two trips through Trio's timer heap.
+they also run out. A dict keeps that order; one task sleeps until the first of them is due. A
+handler that begins and ends costs one insertion and one deletion, where a deadline of its own on a
+cancel scope costs two trips through Trio's timer heap.
 
 The task wakes at most once per time-out length while handlers come and go, and not at all while
 none runs (`test_handler_clock_*`).

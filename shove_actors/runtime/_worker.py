@@ -28,36 +28,15 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from shove_actors._errors import DecodeError, HeaderError, ShoveError
+from shove_actors._errors import DecodeError, ShoveError
 from shove_actors.backends import Delivery, Lane, LaneClosed
-from shove_actors.messaging import (
-    DEFER_COUNT,
-    RETRY_COUNT,
-    DeathReason,
-    DeliveryFacts,
-    Limits,
-    MessageMetadata,
-    Nak,
-    Outcome,
-    Topology,
-    Verdict,
-    before_handling,
-    effective_retry_count,
-    give_up,
-    has_shove_headers,
-    has_status_header,
-    logical_id,
-    origin_of,
-    read_counter,
-    redeliveries,
-    retries_by_nak,
-    route,
-)
+from shove_actors.messaging import MessageMetadata, Nak, Outcome, Verdict
 
 from ._attempts import NONE, AttemptLedger, Attempts
 from ._drive import drive
 from ._handler import Resolved
 from ._handler_clock import HandlerClock
+from ._judge import Judge, Rules
 from ._settle import Settler
 
 logger = logging.getLogger("shove_actors.consumer")
@@ -72,18 +51,13 @@ _ACK: Final = Outcome.ACK
 _SPECIAL: Final = re.compile(rb"(?i)\n(?:status|shove-(?:retry|defer)-count)[ \t]*:")
 
 
-class Job(Protocol):
+class Job(Rules, Protocol):
     """What all workers of one registration share."""
 
-    lane_topology: Topology
-    limits: Limits
     settler: Settler
     handler: Resolved
     context: Any
     clock: HandlerClock
-    max_message_size: int
-    #: Whether the counters in a message's headers are part of its budget here.
-    counts_hops: bool
     decode: Callable[[bytes], Any]
     ledger: AttemptLedger
     busy: int
@@ -121,7 +95,7 @@ class Worker:
         self._clock = None if self._handler.in_thread else job.clock
         self._scope = trio.CancelScope()
         self._current: Delivery | None = None
-        self._in_place = retries_by_nak(job.lane_topology)
+        self._judge = Judge(job, self._handler.name)
         self._attempts = NONE
         #: A suspect whose handler has been noted as started (see `_attempts.py`).
         self._marked: Delivery | None = None
@@ -193,6 +167,7 @@ class Worker:
         lane, job = self._lane, self._job
         receive_nowait, decode, context = lane.receive_nowait, job.decode, job.context
         ack, call, waits = lane.ack, self._call, self._handler_waits
+        judge = self._judge
         wants_metadata = self._handler.wants_metadata
         largest = job.max_message_size
         counts = job.settler.counts
@@ -230,11 +205,11 @@ class Worker:
                     return delivery, verdict, retry_count
             payload = delivery.payload
             if len(payload) > largest:
-                return delivery, self._too_large(len(payload)), retry_count
+                return delivery, judge.too_large(len(payload)), retry_count
             try:
                 message = decode(payload)
             except DecodeError as exc:
-                return delivery, self._undecodable(exc), retry_count
+                return delivery, judge.undecodable(exc), retry_count
             metadata = (
                 job.metadata(delivery, retry_count, self._shard)
                 if wants_metadata
@@ -248,7 +223,7 @@ class Worker:
             except Exception as exc:
                 if _is_lost(delivery):
                     return self._interrupted(delivery, exc)
-                return delivery, self._raised(delivery, exc), retry_count
+                return delivery, judge.raised(delivery, exc, self._attempts), retry_count
             finally:
                 job.busy -= 1
                 delivery.on_lost = None
@@ -272,7 +247,7 @@ class Worker:
                 continue
             if _is_lost(delivery):
                 return self._interrupted(delivery, None)
-            return delivery, self._decide(delivery, outcome), retry_count
+            return delivery, judge.returned(delivery, outcome, self._attempts), retry_count
         return None
 
     def _handler_waits(self) -> None:
@@ -288,52 +263,23 @@ class Worker:
         if self._more is not None:
             self._more(not taken_care_of)
 
-    # ------------------------------------------------------------------ decisions
-
-    def _facts(
-        self, delivery: Delivery, cause: Any = "outcome", detail: str | None = None
-    ) -> DeliveryFacts:
-        headers = delivery.headers
-        raw = delivery.raw_headers
-        hopped = self._job.counts_hops and raw is not None and has_shove_headers(raw)
-        return DeliveryFacts(
-            message_id=logical_id(headers, delivery.stream, delivery.sequence),
-            origin=origin_of(delivery.sequence, delivery.timestamp_ns),
-            retry_count=read_counter(headers, RETRY_COUNT) if hopped else 0,
-            defer_count=read_counter(headers, DEFER_COUNT) if hopped else 0,
-            # Not the server's count of deliveries but ours of attempts; see `_attempts.py`.
-            num_delivered=1 + self._attempts.failed,
-            cause=cause,
-            detail=detail,
-        )
+    # ------------------------------------------------------------------ what is known of it
 
     async def _inspect(self, delivery: Delivery) -> tuple[int, Verdict | None]:
         """Retry count, and the verdict on what must not reach the handler."""
-        job = self._job
-        topology, limits = job.lane_topology, job.limits
-        suspected = redeliveries(delivery.num_delivered, 0) > limits.max_redeliveries
-        if delivery.num_delivered > 1 and (self._in_place or suspected):
-            self._attempts = await job.ledger.read(delivery)
-        try:
-            facts = self._facts(delivery)
-        except HeaderError as exc:
-            return 0, give_up(topology, DeathReason.FOREIGN_HEADER, "header", str(exc))
-        count = effective_retry_count(facts, topology)
-        if has_status_header(delivery.headers):
-            detail = "a `Status` header is the server's own"
-            return count, give_up(topology, DeathReason.FOREIGN_HEADER, "header", detail)
-        if not suspected:
-            return count, None
-        # Deliveries that ended as a retry in place are accounted for.
-        seen = replace(
-            facts, num_delivered=delivery.num_delivered, returned=self._attempts.failed
-        )
-        verdict = before_handling(seen, topology, limits)
+        judge, ledger = self._judge, self._job.ledger
+        if judge.needs_attempts(delivery):
+            self._others_go_on()
+            self._attempts = await ledger.read(delivery)
+        count, verdict = judge.arrival(delivery, self._attempts)
+        if verdict is not None or not judge.suspects(delivery):
+            return count, verdict
+        verdict = judge.crashed(delivery, self._attempts)
         if verdict is None or self._attempts.started:
             return count, verdict
         self._marked = delivery
         self._attempts = replace(self._attempts, started=True)
-        await job.ledger.write(delivery, self._attempts)
+        await ledger.write(delivery, self._attempts)
         return count, None
 
     def _not_now(self, delivery: Delivery, error: ShoveError) -> None:
@@ -371,74 +317,21 @@ class Worker:
             self._attempts = replace(self._attempts, started=False)
             await self._note(delivery, self._attempts)
 
-    def _too_large(self, size: int) -> Verdict:
-        job = self._job
-        detail = f"{size} bytes; max_message_size is {job.max_message_size}"
-        return give_up(job.lane_topology, DeathReason.OVERSIZE, "oversize", detail)
-
-    def _undecodable(self, error: DecodeError) -> Verdict:
-        return give_up(
-            self._job.lane_topology, DeathReason.UNDECODABLE, "undecodable", str(error)
-        )
-
-    def _raised(self, delivery: Delivery, error: Exception) -> Verdict:
-        logger.error(
-            "handler %s raised on message %s (%s:%d)",
-            self._handler.name,
-            logical_id(delivery.headers, delivery.stream, delivery.sequence),
-            delivery.stream,
-            delivery.sequence,
-            exc_info=error,
-        )
-        return self._route(delivery, Outcome.RETRY, "raised", type(error).__name__)
-
-    def _decide(self, delivery: Delivery, outcome: object) -> Verdict:
-        if isinstance(outcome, Outcome):
-            return self._route(delivery, outcome, "outcome", None)
-        logger.error(
-            "handler %s returned %s on message %s:%d, which is no Outcome; treated as RETRY",
-            self._handler.name,
-            type(outcome).__name__,
-            delivery.stream,
-            delivery.sequence,
-        )
-        return self._route(delivery, Outcome.RETRY, "invalid", f"returned {type(outcome).__name__}")
-
-    def _route(
-        self, delivery: Delivery, outcome: Outcome, cause: Any, detail: str | None
-    ) -> Verdict:
-        job = self._job
-        return route(
-            outcome, self._facts(delivery, cause, detail), job.lane_topology, job.limits
-        )
-
     def _interrupted(
         self, delivery: Delivery, failure: Exception | None
     ) -> tuple[Delivery, Verdict, int] | None:
         """Our own cancellation ended the handler: its time was up, or its lease is lost."""
         if failure is not None:
-            logger.error(
-                "handler %s raised on message %s:%d while it was being cancelled",
-                self._handler.name,
-                delivery.stream,
-                delivery.sequence,
-                exc_info=failure,
-            )
+            self._judge.raised_while_cancelled(delivery, failure)
         if delivery.lost:
             self._current = None
             self._lane.forget(delivery)
             self._job.report_lost(delivery)
             return None
-        logger.warning(
-            "handler %s timed out after %s s on message %s:%d",
-            self._handler.name,
-            self._job.clock.timeout_s,
-            delivery.stream,
-            delivery.sequence,
+        verdict, retries = self._judge.timed_out(
+            delivery, self._job.clock.timeout_s, self._attempts
         )
-        facts = self._facts(delivery)
-        retries = effective_retry_count(facts, self._job.lane_topology)
-        return delivery, self._route(delivery, Outcome.RETRY, "timeout", None), retries
+        return delivery, verdict, retries
 
     async def _settle(self, delivery: Delivery, verdict: Verdict, retry_count: int) -> None:
         job = self._job
