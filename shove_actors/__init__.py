@@ -80,6 +80,7 @@ from .runtime import SupervisorOutcome as SupervisorOutcome
 from .runtime import open_broker as open_broker
 
 __all__ = [
+    "RAW",
     "ActorError",
     "AuthenticationError",
     "BatchError",
@@ -118,7 +119,6 @@ __all__ = [
     "PublishRefused",
     "PublishUnknown",
     "Publisher",
-    "RAW",
     "Reject",
     "RequestTimeout",
     "Retention",

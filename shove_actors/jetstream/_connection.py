@@ -271,10 +271,10 @@ class Connection:
             if self._link is not None:
                 self._detach(self._link, "was closed")
             self._loop = self._dialer = None
+            self._state.end(ended)
             if self._opened:
                 self._opened = False
                 self._emit("closed", error)
-            self._state.end(ended)
 
     async def _live(self, task_status: trio.TaskStatus[None]) -> None:
         resolved = await trio.to_thread.run_sync(self._config.validate)

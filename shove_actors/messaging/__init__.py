@@ -152,6 +152,7 @@ __all__ = [
     "Topology",
     "TopologyBuilder",
     "Verdict",
+    "attempts_stream",
     "before_handling",
     "check_collisions",
     "copy_headers",
@@ -175,6 +176,7 @@ __all__ = [
     "origin_of",
     "overlap",
     "read_counter",
+    "redeliveries",
     "replay_headers",
     "replay_id",
     "retries_by_nak",
@@ -186,6 +188,4 @@ __all__ = [
     "shard_of",
     "validate_message_id",
     "validate_user_headers",
-    "attempts_stream",
-    "redeliveries",
 ]

@@ -1,13 +1,14 @@
-"""What becomes of a shard's delivery when the connection is lost (see `_lane.FORGETFUL_S`)."""
+"""What becomes of a shard's delivery when the connection is lost (see `_fence.py`)."""
 
 from __future__ import annotations
 
 import trio
 
 from shove_actors.backends import LaneSpec
-from shove_actors.backends.nats import NatsBackend, _lane
+from shove_actors.backends.nats import NatsBackend, _fence
 from shove_actors.backends.nats._lane import NatsLane
 from shove_actors.embedded import ServerProcess
+from tests.support import wait_until
 
 from .test_nats_lane import of, open_lane, process
 
@@ -21,8 +22,7 @@ async def shard(one: object, **changes: object) -> NatsLane:
 async def lose_connection(backend: NatsBackend) -> None:
     backend.connection.drop_session("the test says so")
     with trio.fail_after(10):
-        while backend.connected:
-            await trio.sleep(0.001)
+        await wait_until(lambda: not backend.connected, interval=0.001)
         await backend.wait_connected()
 
 
@@ -90,13 +90,12 @@ async def test_an_older_delivery_keeps_its_lease(
         lane = await shard(one)
         await one.stored(1)
         first = await lane.receive()
-        first.arrived_at -= _lane.FORGETFUL_S
+        first.arrived_at -= _fence.FORGETFUL_S
         leased_at = first.leased_at
         await lose_connection(of(one))
         assert not first.lost
-        with trio.fail_after(10):
-            while first.leased_at == leased_at:  # renewed first thing after the reconnect
-                await trio.sleep(0.001)
+        # Renewed first thing after the reconnect.
+        await wait_until(lambda: first.leased_at != leased_at, interval=0.001)
         lane.ack(first)
         assert await lane.confirm()
         backlog = await one.backend.backlog("q", "q-consumer")

@@ -13,7 +13,7 @@ import trio
 
 from shove_actors._errors import ConnectionError, NotPullConsumer, TopologyError, UsageError
 from shove_actors.backends import Delivery, LaneClosed, LaneSpec, Stored
-from shove_actors.backends.nats import NatsBackend, NatsConfig, _backend, _lane
+from shove_actors.backends.nats import NatsBackend, NatsConfig, _backend, _lane, _recovery
 from shove_actors.backends.nats._lane import NatsLane
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import ConsumerConfig, StreamConfig
@@ -234,7 +234,7 @@ async def test_stream_deleted_and_made_again(
     server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PC-003: told once, asked for at growing pauses, and reading goes on."""
-    monkeypatch.setattr(_lane, "RECOVER_FIRST_S", 0.05)
+    monkeypatch.setattr(_recovery, "RECOVER_FIRST_S", 0.05)
     async with process(server, fresh_queue()) as one:
         lane = await open_lane(one)
         asked = 0
@@ -264,7 +264,7 @@ async def test_pulls_that_fail_at_once_do_not_spin(
     server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The durable is there and every pull is answered by 503: paced all the same."""
-    monkeypatch.setattr(_lane, "RECOVER_FIRST_S", 0.2)
+    monkeypatch.setattr(_recovery, "RECOVER_FIRST_S", 0.2)
     async with process(server, fresh_queue()) as one:
         lane = await open_lane(one)
         right = lane._subject

@@ -6,7 +6,6 @@ import pytest
 
 from shove_actors._errors import StreamNotFound
 from shove_actors.embedded import ServerProcess
-
 from tests.support import wait_until
 
 from .test_nats_lane import kinds, of, process

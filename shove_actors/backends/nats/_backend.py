@@ -26,6 +26,7 @@ from shove_actors._errors import (
     TopicNotDeclared,
     UnavailableError,
 )
+from shove_actors._groups import unwrapped
 from shove_actors.backends._port import (
     BackendEvent,
     Backlog,
@@ -43,7 +44,6 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
-from shove_actors._groups import unwrapped
 from shove_actors.messaging import Topology
 
 from ._declare import declare_all, ensure_durable, ensure_durables
