@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Iterator
+import time
 from functools import partial
 from typing import Any
 
@@ -48,6 +48,18 @@ def _clock_of(kwargs: dict[str, Any]) -> trio.testing.MockClock | None:
     return next((v for v in kwargs.values() if isinstance(v, trio.testing.MockClock)), None)
 
 
+class RealTimeLimit(trio.abc.Instrument):
+    """Ends a test in virtual time that goes on for ever: there the scope's deadline cannot."""
+
+    def __init__(self, scope: trio.CancelScope, seconds: float) -> None:
+        self._scope = scope
+        self._end = time.monotonic() + seconds
+
+    def after_io_wait(self, timeout: float) -> None:
+        if time.monotonic() > self._end:
+            self._scope.cancel()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     function = pyfuncitem.obj
@@ -59,18 +71,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     seconds = float(limit.args[0]) if limit else REAL_TIME_LIMIT
 
     async def bounded() -> None:
-        if clock is not None:
-            await function(**kwargs)
-            return
-        with trio.move_on_after(seconds) as scope:
+        with trio.CancelScope() as scope:
+            trio.lowlevel.add_instrument(RealTimeLimit(scope, seconds))
+            if clock is None:
+                scope.deadline = trio.current_time() + seconds
             await function(**kwargs)
         if scope.cancelled_caught:
             pytest.fail(f"still running after {seconds:g} s")
 
     trio.run(partial(bounded), clock=clock, strict_exception_groups=True)
     return True
-
-
-@pytest.fixture(autouse=True)
-def _no_leaked_asyncio_state() -> Iterator[None]:
-    yield
