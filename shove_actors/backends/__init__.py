@@ -1,6 +1,8 @@
 """Backends: the port that the runtime speaks, and its two implementations."""
 
 from ._delivery import Delivery as Delivery
+from ._lane_buffer import BUSY_S as BUSY_S
+from ._lane_buffer import PAUSE_S as PAUSE_S
 from ._lane_buffer import LaneBuffer as LaneBuffer
 from ._lane_buffer import LaneClosed as LaneClosed
 from ._port import Backend as Backend
@@ -15,6 +17,8 @@ from ._port import Post as Post
 from ._port import Stored as Stored
 
 __all__ = [
+    "BUSY_S",
+    "PAUSE_S",
     "Backend",
     "BackendConfig",
     "BackendEvent",

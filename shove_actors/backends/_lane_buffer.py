@@ -21,6 +21,11 @@ from shove_actors._errors import UnavailableError
 
 from ._delivery import Delivery
 
+#: A worker that runs this long after it was woken says that the event loop is busy ...
+BUSY_S = 0.0005
+#: ... and for this long nobody starts more handlers at once than there are (`runtime/_pacer.py`).
+PAUSE_S = 0.01
+
 
 class LaneClosed(UnavailableError):
     """The lane was closed; nothing more will come."""
@@ -29,12 +34,15 @@ class LaneClosed(UnavailableError):
 class LaneBuffer:
     """Deliveries that wait for a worker, and the workers that wait for a delivery."""
 
-    __slots__ = ("_ended", "_lot", "_waiting", "_woken")
+    __slots__ = ("_ended", "_lot", "_waiting", "_woken", "_woken_at", "busy_until")
 
     def __init__(self) -> None:
         self._waiting: deque[Delivery] = deque()
         self._lot = trio.lowlevel.ParkingLot()
         self._woken = 0
+        self._woken_at = 0.0
+        #: Until then the event loop counts as busy: a worker ran late after being woken.
+        self.busy_until = float("-inf")
         self._ended: Exception | None = None
 
     def __len__(self) -> int:
@@ -47,12 +55,16 @@ class LaneBuffer:
     def push(self, delivery: Delivery) -> None:
         self._waiting.append(delivery)
         if not self._woken and self._lot:
-            self._woken += len(self._lot.unpark())
+            self._wake_one()
 
     def push_front(self, delivery: Delivery) -> None:
         self._waiting.appendleft(delivery)
         if not self._woken and self._lot:
-            self._woken += len(self._lot.unpark())
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        self._woken += len(self._lot.unpark())
+        self._woken_at = trio.current_time()
 
     def receive_nowait(self) -> Delivery:
         if self._waiting:
@@ -71,13 +83,16 @@ class LaneBuffer:
             await self._lot.park()
             if self._woken:
                 self._woken -= 1
+                now = trio.current_time()
+                if now - self._woken_at > BUSY_S:
+                    self.busy_until = now + PAUSE_S
         return self._waiting.popleft()
 
     def wake_next(self) -> bool:
         if not self._waiting or self._woken:
             return True
         if self._lot:
-            self._woken += len(self._lot.unpark())
+            self._wake_one()
             return True
         return False
 

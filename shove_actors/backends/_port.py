@@ -149,6 +149,11 @@ class Lane(Protocol):
         """Unsettled deliveries by stream sequence, oldest first. Read only."""
         ...
 
+    @property
+    def busy_until(self) -> float:
+        """Trio time until which the event loop counts as busy (see `LaneBuffer`)."""
+        ...
+
     def receive_nowait(self) -> Delivery:
         """The next delivery. Raises `trio.WouldBlock`, or `LaneClosed`/its error once ended."""
         ...

@@ -350,6 +350,7 @@ class ConsumerGroup:
             async with trio.open_nursery() as nursery:
                 for registration in self._registrations:
                     nursery.start_soon(registration.clock.run)
+                    nursery.start_soon(registration.pacer.run)
                 await ctx.stop_requested.wait()
                 nursery.cancel_scope.cancel()
 

@@ -33,6 +33,7 @@ from ._dead_settle import DeadSettler
 from ._handler import Resolved, resolve
 from ._handler_clock import HandlerClock
 from ._options import ConsumerOptions
+from ._pacer import Pacer
 from ._publish_service import PublishService
 from ._settle import Settler
 from ._worker import Worker
@@ -74,6 +75,7 @@ class Registration:
         self.counts_hops = True
         self.limits = options.limits
         self.clock = HandlerClock(options.handler_timeout)
+        self.pacer = Pacer()
         self.max_message_size = options.max_message_size
         self.decode: Callable[[bytes], Any] = topic.decode
         self.busy = 0
@@ -188,7 +190,8 @@ class Registration:
         workers: list[Worker] = []
         async with trio.open_nursery() as nursery:
 
-            def more(needed: bool) -> None:
+            def more() -> None:
+                needed = not lane.wake_next()
                 # Also when nothing waits at this moment: whatever comes while all workers are in
                 # handlers would find nobody who could start another one.
                 if (
@@ -204,9 +207,9 @@ class Registration:
                         handler=handler,
                     )
                     workers.append(worker)
-                    nursery.start_soon(self._run, worker)
+                    nursery.start_soon(self._run, worker, trio.current_time())
 
-            more(True)
+            more()
             ctx.started()
             await ctx.stop_requested.wait()
             for worker in workers:
@@ -223,7 +226,8 @@ class Registration:
             return self.handler
         return resolve(self.factory(), method=self._method)
 
-    async def _run(self, worker: Worker) -> None:
+    async def _run(self, worker: Worker, asked_at: float) -> None:
+        self.pacer.started(asked_at)
         self.workers.add(worker)
         try:
             await worker.run()
@@ -307,7 +311,7 @@ class DeadRegistration(Registration):
     async def _consume_dead(self, index: int, ctx: Context[None]) -> None:
         worker = Worker(self, self.lanes[0])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._run, worker)
+            nursery.start_soon(self._run, worker, trio.current_time())
             ctx.started()
             await ctx.stop_requested.wait()
             worker.stop()

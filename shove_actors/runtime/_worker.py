@@ -37,6 +37,7 @@ from ._drive import drive
 from ._handler import Resolved
 from ._handler_clock import HandlerClock
 from ._judge import Judge, Rules
+from ._pacer import Pacer
 from ._settle import Settler
 
 logger = logging.getLogger("shove_actors.consumer")
@@ -58,6 +59,7 @@ class Job(Rules, Protocol):
     handler: Resolved
     context: Any
     clock: HandlerClock
+    pacer: Pacer
     decode: Callable[[bytes], Any]
     ledger: AttemptLedger
     busy: int
@@ -73,7 +75,7 @@ class Worker:
     """See the module's essay.
 
     `more`, or None where one worker is all there is: see to it that somebody is free for the next
-    delivery. Its argument says that one waits already and nobody was free.
+    delivery.
     """
 
     def __init__(
@@ -82,7 +84,7 @@ class Worker:
         lane: Lane,
         *,
         shard: int | None = None,
-        more: Callable[[bool], None] | None = None,
+        more: Callable[[], None] | None = None,
         handler: Resolved | None = None,
     ) -> None:
         self._job = job
@@ -259,9 +261,12 @@ class Worker:
 
     def _others_go_on(self) -> None:
         """This worker is about to wait: what is in the lane is for somebody else."""
-        taken_care_of = self._lane.wake_next()
-        if self._more is not None:
-            self._more(not taken_care_of)
+        if self._more is None:
+            self._lane.wake_next()
+        elif self._job.pacer.busy(self._lane):
+            self._job.pacer.later(self._more)
+        else:
+            self._more()
 
     # ------------------------------------------------------------------ what is known of it
 

@@ -83,6 +83,10 @@ class MemoryLane:
 
     # ----------------------------------------------------------------------- receiving
 
+    @property
+    def busy_until(self) -> float:
+        return self._buffer.busy_until
+
     def receive_nowait(self) -> Delivery:
         while True:
             delivery = self._buffer.receive_nowait()

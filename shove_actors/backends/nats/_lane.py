@@ -106,6 +106,10 @@ class NatsLane:
         """When the silence of the server means that the pull was lost (Trio time)."""
         return self._pull.deadline
 
+    @property
+    def busy_until(self) -> float:
+        return self._buffer.busy_until
+
     def set_credit(self, credit: int) -> None:
         self._pull.credit = credit
         if self._pull.too_much(len(self._held)):
