@@ -1,7 +1,7 @@
 # runnable
 """Supervised actors without any messaging: a counter that crashes, and is back.
 
-    python examples/actors_alone.py
+python examples/actors_alone.py
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # runnable
 """The JetStream client without a broker: streams, and a look at what they hold.
 
-    python examples/jetstream_alone.py
+python examples/jetstream_alone.py
 """
 
 from __future__ import annotations

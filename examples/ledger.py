@@ -1,7 +1,7 @@
 # runnable
 """A ledger: strict order per account, also over a retry; accounts go on independently.
 
-    python examples/ledger.py
+python examples/ledger.py
 """
 
 from __future__ import annotations

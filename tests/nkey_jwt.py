@@ -120,9 +120,7 @@ def _account_jwt(operator: Key, account: Key, name: str, *, jetstream: bool) -> 
     )
     limits["wildcards"] = True
     if jetstream:
-        limits |= dict.fromkeys(
-            ("mem_storage", "disk_storage", "streams", "consumer"), _UNLIMITED
-        )
+        limits |= dict.fromkeys(("mem_storage", "disk_storage", "streams", "consumer"), _UNLIMITED)
     nats = {"type": "account", "version": 2, "limits": limits}
     return encode_jwt(operator, {"name": name, "sub": account.public, "nats": nats})
 

@@ -44,9 +44,7 @@ class SecuredServer:
 def password_server() -> Iterator[SecuredServer]:
     text = f'authorization {{ user: "{USERNAME}", password: "{PASSWORD}" }}'
     with ServerProcess(config=text) as process:
-        yield SecuredServer(
-            process=process, settings={"username": USERNAME, "password": PASSWORD}
-        )
+        yield SecuredServer(process=process, settings={"username": USERNAME, "password": PASSWORD})
 
 
 @contextmanager

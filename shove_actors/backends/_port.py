@@ -201,9 +201,7 @@ class Lane(Protocol):
 class Backend(Protocol):
     """Everything the runtime asks of NATS, or of its model in memory."""
 
-    async def run(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connect, report started, serve until `close`. The bridge actor's body.
 
         Raises when the connection cannot be had or is given up for good. May be called again

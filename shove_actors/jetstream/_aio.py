@@ -101,9 +101,7 @@ class SessionClient(Client):
             )
         return super()._connect_command()
 
-    async def _process_info(
-        self, info: dict[str, Any], initial_connection: bool = False
-    ) -> None:
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         # nats-py would only extend its own pool, which nobody uses, and keep the old facts.
         if not initial_connection:
             self._server_info = {**self._server_info, **info}

@@ -247,9 +247,7 @@ class Connection:
         """Until `run` has returned or failed."""
         await self._state.wait_over()
 
-    async def run(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connect, report started, keep the connection until `close`.
 
         Raises `ConfigError` for a bad configuration, `ConnectionError` (or its subclasses) when
@@ -350,9 +348,7 @@ class Connection:
         self._link = None
         self._state.down()
         self._egress.detach()
-        self._replies.fail_all(
-            ConnectionError(f"the connection to {link.server.redacted} {what}")
-        )
+        self._replies.fail_all(ConnectionError(f"the connection to {link.server.redacted} {what}"))
 
     def _lost(self, link: Link) -> ConnectionError | None:
         """Announce it; returns the cause."""

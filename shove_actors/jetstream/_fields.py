@@ -43,9 +43,7 @@ def from_wire(kind: type[T], raw: Mapping[str, Any], durations: frozenset[str]) 
         if name not in known:
             extra[name] = value
         elif name in durations:
-            values[name] = (
-                tuple(v / NS for v in value) if isinstance(value, list) else value / NS
-            )
+            values[name] = tuple(v / NS for v in value) if isinstance(value, list) else value / NS
         else:
             values[name] = tuple(value) if isinstance(value, list) else value
     make: Any = kind

@@ -53,9 +53,7 @@ M = TypeVar("M")
 class Broker:
     """A running broker. Made by `open_broker`; usable inside its block, from any task."""
 
-    def __init__(
-        self, backend: Backend, *, max_pending: int, publish_timeout: float
-    ) -> None:
+    def __init__(self, backend: Backend, *, max_pending: int, publish_timeout: float) -> None:
         if max_pending < 1:
             raise UsageError(f"max_pending={max_pending}: at least 1")
         if not publish_timeout > 0:
@@ -259,5 +257,3 @@ def _first_cause(error: StartFailed) -> BaseException:
 def _log_event(event: BackendEvent) -> None:
     level = logging.INFO if event.kind in ("reconnected", "closed") else logging.WARNING
     logger.log(level, "%s: %s", event.kind, event.detail, extra={"shove_event": event.kind})
-
-

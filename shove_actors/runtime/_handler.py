@@ -100,9 +100,7 @@ def _positional(function: Any, name: str) -> int:
         return 3
     free = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     required = [p for p in free if p.default is p.empty]
-    keyword_only = [
-        p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty
-    ]
+    keyword_only = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY and p.default is p.empty]
     if keyword_only:
         raise HandlerError(
             f"handler {name} requires the keyword-only arguments {keyword_only}; a handler is "

@@ -90,9 +90,7 @@ class PublishService:
             self.window.give_back()
             raise BrokerClosed("the broker's publisher has ended") from None
 
-    async def publish(
-        self, subject: str, payload: bytes, header_block: bytes
-    ) -> PublishReceipt:
+    async def publish(self, subject: str, payload: bytes, header_block: bytes) -> PublishReceipt:
         """Publish and wait. Cancelling leaves the message sent or not sent, never half-written."""
         waiter = Waiter()
         if not self.window.take_nowait():
@@ -321,4 +319,3 @@ class Waiter:
             raise self._result
         assert self._result is not None
         return self._result
-

@@ -83,9 +83,7 @@ class Publisher:
         """`publish` with headers; the source system's spelling."""
         return await self.publish(topic, message, headers=headers)
 
-    async def publish_batch(
-        self, topic: Topic[M], messages: Sequence[M]
-    ) -> list[PublishReceipt]:
+    async def publish_batch(self, topic: Topic[M], messages: Sequence[M]) -> list[PublishReceipt]:
         """Store all messages for one round trip's wait; receipts in the order of `messages`.
 
         All are encoded and checked before the first is sent. Raises `BatchError` when some were

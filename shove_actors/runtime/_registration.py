@@ -96,9 +96,7 @@ class Registration:
     def metadata(
         self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata:
-        return MessageMetadata(
-            delivery, retry_count=retry_count, shard=shard
-        )
+        return MessageMetadata(delivery, retry_count=retry_count, shard=shard)
 
     def report_lost(self, delivery: Delivery) -> None:
         self.lost += 1
@@ -262,9 +260,7 @@ class DeadRegistration(Registration):
             method="handle_dead" if hasattr(handler, "handle_dead") else "handle",
         )
         # To the workers the DLQ is a plain topic without a way further down.
-        self.lane_topology = (
-            TopologyBuilder(topic.topology.dlq).allow_message_loss().build()
-        )
+        self.lane_topology = TopologyBuilder(topic.topology.dlq).allow_message_loss().build()
         # The counters that it died with are its story, not part of the budget it has here.
         self.counts_hops = False
         # It exists for what was too large, too.
@@ -343,5 +339,3 @@ def _with_raw(handler: Resolved, raw: Resolved) -> Resolved:
         return await handler.call(message, metadata, context)
 
     return Resolved(call, wants_metadata=True, in_thread=False, name=handler.name)
-
-

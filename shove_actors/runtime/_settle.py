@@ -76,9 +76,7 @@ class Settler:
             self._warned.add(what)
             logger.warning(text, *args)
 
-    async def carry_out(
-        self, delivery: Delivery, verdict: Verdict, retry_count: int
-    ) -> bool:
+    async def carry_out(self, delivery: Delivery, verdict: Verdict, retry_count: int) -> bool:
         """True when the verdict holds; False when the message comes back for another try."""
         if isinstance(verdict, (Hop, Dead)):
             moved = await self._move(delivery, verdict, retry_count)
@@ -121,9 +119,7 @@ class Settler:
                         return verdict
                     except MessageTooLarge as exc:
                         # It cannot grow by a single header, so it can never be retried.
-                        end = give_up(
-                            self.topology, DeathReason.OVERSIZE, "cannot_grow", str(exc)
-                        )
+                        end = give_up(self.topology, DeathReason.OVERSIZE, "cannot_grow", str(exc))
                     if not isinstance(end, Dead):
                         return end
                     verdict = end

@@ -212,11 +212,7 @@ class Worker:
                 message = decode(payload)
             except DecodeError as exc:
                 return delivery, judge.undecodable(exc), retry_count
-            metadata = (
-                job.metadata(delivery, retry_count, self._shard)
-                if wants_metadata
-                else None
-            )
+            metadata = job.metadata(delivery, retry_count, self._shard) if wants_metadata else None
             delivery.on_lost = self._lease_lost
             self._waiting = False
             job.busy += 1

@@ -104,7 +104,11 @@ async def test_unchanged_sends_nothing(server: ServerProcess, fresh_queue: Fresh
     name = fresh_queue()
     topologies = [
         TopologyBuilder(name).hold_queue(5).dlq().build(),
-        TopologyBuilder(fresh_queue()).sequenced(SequenceFailure.SKIP).allow_message_loss().dlq().build(),
+        TopologyBuilder(fresh_queue())
+        .sequenced(SequenceFailure.SKIP)
+        .allow_message_loss()
+        .dlq()
+        .build(),
         bounded(fresh_queue(), max_age=30.0, max_bytes=1000, storage=Storage.MEMORY),
         TopologyBuilder(fresh_queue()).nats_subjects([f"{name}.x.*", f"{name}.y"]).build(),
     ]

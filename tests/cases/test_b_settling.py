@@ -401,9 +401,7 @@ async def test_pc031_also_without_hold_queues(world: World, clock: Clock) -> Non
 async def test_pc032_declaring_again_keeps_what_is_on_hold(world: World, clock: Clock) -> None:
     topic = world.topic(lambda b: b.hold_queue(0.5).dlq())
     in_place = world.topic(lambda b: b.dlq())
-    script = Script(
-        outcomes={"a": [Outcome.RETRY], "b": [Outcome.DEFER], "c": [Outcome.RETRY]}
-    )
+    script = Script(outcomes={"a": [Outcome.RETRY], "b": [Outcome.DEFER], "c": [Outcome.RETRY]})
     async with world.broker(topic, in_place) as one:
         async with (
             consuming(one, topic, script),

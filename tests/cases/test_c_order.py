@@ -103,9 +103,7 @@ async def test_pc036_next_of_the_key_waits_for_the_dead_letter(
     assert script.journal.entries[-1] == ("2", 0)
 
 
-async def test_pc036_two_processes_keep_order_and_never_overlap(
-    world: World, clock: Clock
-) -> None:
+async def test_pc036_two_processes_keep_order_and_never_overlap(world: World, clock: Clock) -> None:
     topic = lanes(world, shards=3)
     keys = [f"k{n}" for n in range(6)]
     running: dict[int, int] = {}
@@ -197,9 +195,7 @@ async def test_pc040_joining_and_leaving_while_a_key_is_in_flight(
 # ------------------------------------------------------------------ PC-047
 
 
-async def test_pc047_keys_of_one_shard_wait_and_others_do_not(
-    world: World, clock: Clock
-) -> None:
+async def test_pc047_keys_of_one_shard_wait_and_others_do_not(world: World, clock: Clock) -> None:
     topic = lanes(world, shards=2)
     keys: dict[int, list[str]] = {0: [], 1: []}
     for n in range(100):

@@ -146,9 +146,7 @@ def _first(metadata: MessageMetadata) -> bool:
     return metadata.retry_count == 0 and metadata.headers.get("Shove-Defer-Count", "0") == "0"
 
 
-def make_topic(
-    queue: str, kind: Kind, *, hold_s: float = 1.0, shards: int = 2
-) -> Topic[Note]:
+def make_topic(queue: str, kind: Kind, *, hold_s: float = 1.0, shards: int = 2) -> Topic[Note]:
     builder = TopologyBuilder(queue).dlq()
     if kind == "plain":
         return Topic(Note, builder.build())

@@ -33,11 +33,14 @@ async def test_mover_killed_while_it_returns_a_message(
         mover_lease_s=short_mover_lease,
     )
     await mover.killed_itself()
-    assert await at.counts() == {
-        "before_store": (0, 1, 0),
-        "after_store": (1, 1, 0),
-        "after_ack": (1, 0, 0),
-    }[point]
+    assert (
+        await at.counts()
+        == {
+            "before_store": (0, 1, 0),
+            "after_store": (1, 1, 0),
+            "after_ack": (1, 0, 0),
+        }[point]
+    )
     if point != "before_store":
         (back,) = await at.stored(at.queue)
         assert re.fullmatch(rf"{ID}@1\.[0-9a-f]+-m", back.msg_id)

@@ -38,11 +38,14 @@ async def test_killed_while_it_hops(
     await _kill_child_at(at, point, at.hold)
 
     # The message is where the step left it, and in no more places than that.
-    assert await at.counts() == {
-        "before_store": (1, 0, 0),
-        "after_store": (1, 1, 0),
-        "after_ack": (0, 1, 0),
-    }[point]
+    assert (
+        await at.counts()
+        == {
+            "before_store": (1, 0, 0),
+            "after_store": (1, 1, 0),
+            "after_ack": (0, 1, 0),
+        }[point]
+    )
     assert at.runs(ID) == [0]
     if point != "before_store":
         (held,) = await at.stored(at.hold)
@@ -75,11 +78,14 @@ async def test_killed_while_it_rejects(
     await at.publish(Note(ID, "reject"))
     await _kill_child_at(at, point, at.dlq)
 
-    assert await at.counts() == {
-        "before_store": (1, 0, 0),
-        "after_store": (1, 0, 1),
-        "after_ack": (0, 0, 1),
-    }[point]
+    assert (
+        await at.counts()
+        == {
+            "before_store": (1, 0, 0),
+            "after_store": (1, 0, 1),
+            "after_ack": (0, 0, 1),
+        }[point]
+    )
     assert at.runs(ID) == [0]
 
     # On a sequenced topic the key goes on, but only after the message before is settled.

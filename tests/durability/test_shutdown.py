@@ -30,9 +30,7 @@ BEHIND = 4
 async def _busy_child(at: World, *, drain_timeout: float) -> Child:
     """A process in the middle of a long handler, with more messages in its hands."""
     await at.publish(Note("long", "gate"), *(Note(f"next-{n}") for n in range(BEHIND)))
-    child = await at.start(
-        ack_wait=LONG_LEASE_S, prefetch=1 + BEHIND, drain_timeout=drain_timeout
-    )
+    child = await at.start(ack_wait=LONG_LEASE_S, prefetch=1 + BEHIND, drain_timeout=drain_timeout)
     await wait_until(lambda: at.runs("long") == [0], SOON_S, message="the handler runs")
 
     async def all_in_hand() -> bool:

@@ -229,9 +229,7 @@ async def test_pc131_secret_arguments_are_not_repeated(tmp_path: Path) -> None:
     assert "hunter2" not in str(failure.value)
 
 
-@pytest.mark.parametrize(
-    "options", [{"port": -1}, {"port": 65536}, {"extra_args": "-D"}], ids=repr
-)
+@pytest.mark.parametrize("options", [{"port": -1}, {"port": 65536}, {"extra_args": "-D"}], ids=repr)
 async def test_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         async with embedded_server(**options):
@@ -573,8 +571,10 @@ def test_nothing_is_left_behind_when_the_parent_is_killed(
 def test_nothing_is_left_behind_when_the_parent_is_killed_while_starting(
     tmp_path: Path, private_temp: Path
 ) -> None:
-    sleeper = script(tmp_path / "sleeper", f"echo $$ > {tmp_path}/pid.new\n"
-                     f"mv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 600")
+    sleeper = script(
+        tmp_path / "sleeper",
+        f"echo $$ > {tmp_path}/pid.new\nmv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 600",
+    )
     process = subprocess.Popen(
         [sys.executable, "-c", PARENTS["sync"]],
         cwd=ROOT,

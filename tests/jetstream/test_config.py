@@ -348,9 +348,7 @@ def test_a_tls_context_verifies(tls_files: dict[str, str]) -> None:
     "name", ["tls_ca_cert", "tls_client_cert", "tls_client_key", "tls_hostname"]
 )
 @pytest.mark.parametrize("url", ["nats://h", "h", "a,nats://b"])
-def test_pc134_tls_options_on_a_plain_url(
-    tls_files: dict[str, str], name: str, url: str
-) -> None:
+def test_pc134_tls_options_on_a_plain_url(tls_files: dict[str, str], name: str, url: str) -> None:
     value = {**tls_files, "tls_hostname": "h"}[name]
     error = str(refusal(NatsConfig(url, **{name: value})))
     assert name in error
@@ -474,9 +472,7 @@ def failure_report(config: NatsConfig) -> str:
 
 @pytest.mark.parametrize("secret", SECRETS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_pc131_repr_and_logs(
-    kind: str, secret: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_pc131_repr_and_logs(kind: str, secret: str, caplog: pytest.LogCaptureFixture) -> None:
     config = configurations(secret)[kind]
     logging.getLogger("test").warning("using %s and %r", config, config)
     shown = [repr(config), str(config), f"{config}", caplog.text, repr([config])]

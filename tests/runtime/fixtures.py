@@ -18,9 +18,7 @@ from .world import World
 Clock = trio.testing.MockClock | None
 
 
-@pytest.fixture(
-    params=[pytest.param("memory"), pytest.param("server", marks=pytest.mark.server)]
-)
+@pytest.fixture(params=[pytest.param("memory"), pytest.param("server", marks=pytest.mark.server)])
 def _kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

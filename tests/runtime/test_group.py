@@ -92,9 +92,7 @@ async def test_a_group_is_started_once(
         assert group.outcome.is_clean
 
 
-async def test_start_fails_with_the_reason_and_not_in_a_group(
-    world: World, clock: Clock
-) -> None:
+async def test_start_fails_with_the_reason_and_not_in_a_group(world: World, clock: Clock) -> None:
     declared, missing = world.topic(), world.topic()
     async with world.broker(declared) as broker:
         for start in ("serve", "run_until"):
@@ -359,9 +357,7 @@ async def test_run_until_any_async_function(world: World, clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_run_until_a_signal_by_default(
-    memory_world: World, number: signal.Signals
-) -> None:
+async def test_run_until_a_signal_by_default(memory_world: World, number: signal.Signals) -> None:
     topic = memory_world.topic()
     slow = Slow()
     async with memory_world.broker(topic) as broker, trio.open_nursery() as nursery:

@@ -41,9 +41,7 @@ if sys.version_info < (3, 11):
 
 def ledger(world: World) -> SequencedTopic[Order]:
     builder = TopologyBuilder(world.fresh()).sequenced(SequenceFailure.SKIP).routing_shards(2)
-    return SequencedTopic(
-        Order, key=lambda o: o.key, topology=builder.hold_queue(1).dlq().build()
-    )
+    return SequencedTopic(Order, key=lambda o: o.key, topology=builder.hold_queue(1).dlq().build())
 
 
 def count_posts(broker: Broker) -> list[int]:

@@ -125,9 +125,7 @@ async def test_defer_always_uses_the_first_hold_queue(
     memory_world: World, autojump_clock: trio.testing.MockClock
 ) -> None:
     topic = memory_world.topic(lambda b: b.hold_queue(1).hold_queue(10).dlq())
-    script = Script(
-        outcomes={"x": [Outcome.RETRY, Outcome.RETRY, Outcome.DEFER, Outcome.DEFER]}
-    )
+    script = Script(outcomes={"x": [Outcome.RETRY, Outcome.RETRY, Outcome.DEFER, Outcome.DEFER]})
     async with memory_world.broker(topic) as broker:
         await broker.publisher().publish(topic, Order("x"))
         async with consuming(broker, topic, script):

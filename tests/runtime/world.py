@@ -307,4 +307,3 @@ async def burying(
 
 async def ack(message: object) -> Outcome:
     return Outcome.ACK
-

@@ -109,9 +109,7 @@ class NatsBackend:
 
     # ------------------------------------------------------------------ life
 
-    async def run(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with unwrapped(layers=1):
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
@@ -229,9 +227,7 @@ class NatsBackend:
             try:
                 ack = _decode_ack(payload)
             except (msgspec.DecodeError, msgspec.ValidationError):
-                result = PublishRefused(
-                    f"somebody who is not a stream answered on {post.subject}"
-                )
+                result = PublishRefused(f"somebody who is not a stream answered on {post.subject}")
             else:
                 if ack.error is None and ack.seq:
                     result = Stored(ack.stream, ack.seq, ack.duplicate)

@@ -297,9 +297,7 @@ class NatsLane:
             return
         delivery.successor = None
         if delay_s:
-            self._conn.write(
-                pub(delivery.reply, b"", b'-NAK {"delay":%d}' % round(delay_s * _NS))
-            )
+            self._conn.write(pub(delivery.reply, b"", b'-NAK {"delay":%d}' % round(delay_s * _NS)))
         else:
             self._conn.write(pub(delivery.reply, b"", b"-NAK"))
         self._top_up()
@@ -387,9 +385,7 @@ class NatsLane:
         self._held.clear()
 
     def _notice(self, kind: str, detail: str) -> None:
-        self._backend.notice(
-            kind, f"{self._spec.stream}/{self._spec.durable}: {detail}"
-        )
+        self._backend.notice(kind, f"{self._spec.stream}/{self._spec.durable}: {detail}")
 
     def _end(self, error: Exception) -> None:
         self._failed = True

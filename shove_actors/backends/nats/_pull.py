@@ -58,9 +58,7 @@ class Pull:
 
     def too_much(self, held: int) -> bool:
         """The credit was lowered below what was asked for already."""
-        return bool(self.requested) and self.credit < (
-            1 if self.shard else held + self.requested
-        )
+        return bool(self.requested) and self.credit < (1 if self.shard else held + self.requested)
 
     def asked(self, batch: int, now: float) -> None:
         self.requested += batch
