@@ -250,6 +250,10 @@ class Backend(Protocol):
         """None: the durable does not exist. Any other failure raises: unknown is not zero."""
         ...
 
+    async def is_stored(self, stream: str, sequence: int) -> bool:
+        """Whether the stream still has the message: False once a work queue saw its ack."""
+        ...
+
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         """The note beside a stored message, None if there is none."""
         ...

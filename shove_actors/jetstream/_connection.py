@@ -105,6 +105,12 @@ class Connection:
         return self._facts.version
 
     @property
+    def read_floor(self) -> float:
+        """Nothing that is read now was sent before this moment of Trio's clock."""
+        link = self._link
+        return trio.current_time() if link is None else link.client.wire.floor.floor
+
+    @property
     def server_id(self) -> str:
         """Names one server *process*: a restarted server has another one."""
         return self._facts.server_id
@@ -311,6 +317,7 @@ class Connection:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(read_plain, link.client.wire)
+                nursery.start_soon(self._probe, link)
                 with trio.CancelScope() as self._pause:
                     if self._state.closing:
                         self._pause.cancel()
@@ -320,6 +327,18 @@ class Connection:
             if not link.ended.is_set():
                 await self._say_goodbye(link)
         return not self._state.closing
+
+    async def _probe(self, link: Link) -> None:
+        """After every pause in what is read: is what comes now fresh? See `_read_floor.py`."""
+        floor = link.client.wire.floor
+        while True:
+            await floor.probe.wait()
+            sent_at = trio.current_time()
+            self._egress.flush_now()
+            await link.ping()
+            if link.ended.is_set():
+                return
+            floor.answered(sent_at)
 
     async def _say_goodbye(self, link: Link) -> None:
         """Closed or cancelled: let the server read what was written, then leave."""

@@ -53,6 +53,8 @@ class ConsumerInfo:
     num_ack_pending: int
     num_redelivered: int
     num_waiting: int
+    #: When it was made, by the server's clock: another durable of the same name has another one.
+    created: str = ""
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ConsumerInfo:
@@ -64,4 +66,5 @@ class ConsumerInfo:
             num_ack_pending=raw.get("num_ack_pending", 0),
             num_redelivered=raw.get("num_redelivered", 0),
             num_waiting=raw.get("num_waiting", 0),
+            created=raw.get("created", ""),
         )

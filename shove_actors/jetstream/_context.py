@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -190,7 +190,7 @@ class JetStream:
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
         return ConsumerInfo.read(await self.call(f"CONSUMER.INFO.{stream}.{name}"))
 
-    async def list_consumers(self, stream: str) -> AsyncIterator[ConsumerInfo]:
+    async def list_consumers(self, stream: str) -> AsyncGenerator[ConsumerInfo, None]:
         """Infos of all consumers of a stream, page by page (256 each)."""
         offset = 0
         while True:

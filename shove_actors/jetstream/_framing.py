@@ -24,6 +24,10 @@ import asyncio
 from collections.abc import Callable
 from typing import cast
 
+import trio
+
+from ._read_floor import ReadFloor
+
 #: subject, sid, reply, header block, payload
 MessageSink = Callable[[bytes, int, bytes, "bytes | None", bytes], None]
 
@@ -42,6 +46,7 @@ class Framing(asyncio.Protocol):
     def __init__(self, on_made: Callable[[asyncio.Transport], None]) -> None:
         self._on_made = on_made
         self.on_message: MessageSink | None = None
+        self.floor = ReadFloor()
         self.lost = False
         self.error: Exception | None = None
         self._tail = b""
@@ -63,6 +68,7 @@ class Framing(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.lost:
             return
+        self.floor.read(trio.current_time())
         if self.on_message is None:
             self._control += data
             self._wake()

@@ -25,6 +25,7 @@ from urllib.parse import ParseResult
 from nats.aio.transport import Transport
 
 from ._framing import Framing, MessageSink
+from ._read_floor import ReadFloor
 
 
 class WireTransport(Transport):
@@ -113,6 +114,12 @@ class WireTransport(Transport):
         raw = self._raw
         if raw is not None and not raw.is_closing():
             raw.resume_reading()
+
+    @property
+    def floor(self) -> ReadFloor:
+        """How old what is read may be."""
+        assert self._wire is not None
+        return self._wire.floor
 
     def feed(self, data: bytes) -> None:
         """What the borrower has read. Never raises."""

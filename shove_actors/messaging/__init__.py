@@ -38,6 +38,7 @@ from ._header_names import ORIGINAL_SUBJECT as ORIGINAL_SUBJECT
 from ._header_names import PUBLISHED_AT as PUBLISHED_AT
 from ._header_names import RETRY_COUNT as RETRY_COUNT
 from ._header_names import STATUS as STATUS
+from ._headers import MAX_HEADER_BLOCK as MAX_HEADER_BLOCK
 from ._headers import copy_headers as copy_headers
 from ._headers import decode_headers as decode_headers
 from ._headers import decode_key as decode_key
@@ -112,6 +113,7 @@ __all__ = [
     "FOREIGN_DESCRIPTION",
     "FOREIGN_STATUS",
     "KEY",
+    "MAX_HEADER_BLOCK",
     "MESSAGE_ID",
     "MSG_ID",
     "ORIGIN",

@@ -59,6 +59,12 @@ _NAME = r"[^\x00-\x20\x7f:](?:[^\x00-\x1f\x7f:]*[^\x00-\x20\x7f:])?"
 _VALUE = r"(?:[^\x00-\x20\x7f](?:[^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?)?"
 _BLOCK = re.compile(rf"(?:{_NAME}: {_VALUE}\r\n)*")
 
+# Readers trim blanks around a name, so this has to look past them as well (`decode_headers`).
+_OURS = re.compile(rb"\n[ \t]*Shove-")
+
+#: The longest header block, in bytes, that a JetStream stream stores (beyond: error 10097).
+MAX_HEADER_BLOCK = 65_535
+
 # A counter beyond nine digits is nobody's retry count.
 _COUNTER = re.compile(r"[0-9]{1,9}")
 
@@ -155,9 +161,12 @@ def decode_headers(raw: bytes) -> dict[str, str]:
     """The headers of a block; the exact inverse of `encode_headers`, and tolerant of foreign ones.
 
     Never raises. A status on the first line (`NATS/1.0 404 No Messages`) becomes `Status` and
-    `Description`. A repeated name keeps its first value. Lines may end in LF alone; lines without
-    a name are ignored; bytes that are not UTF-8 become surrogate escapes.
+    `Description`; anything else on the first line is no header. Blanks (space, tab) around a name
+    are not part of it. A repeated name keeps its first value. Lines may end in LF alone; lines
+    without a name are ignored; bytes that are not UTF-8 become surrogate escapes.
     """
+    # What counts as a name here is what the scans of raw blocks look for: after an LF and blanks.
+    # A header that only one of them sees would be believed in one place and ignored in another.
     headers: dict[str, str] = {}
     lines = raw.split(b"\n")
     first = lines[0].strip()
@@ -168,18 +177,21 @@ def decode_headers(raw: bytes) -> dict[str, str]:
             headers[STATUS] = code
             if description.strip(" \t"):
                 headers[DESCRIPTION] = description.strip(" \t")
-        del lines[0]
-    for line in lines:
+    for line in lines[1:]:
         name, colon, value = line.partition(b":")
-        key = name.strip(b" \t\r").decode("utf-8", "surrogateescape")
+        key = name.strip(b" \t").decode("utf-8", "surrogateescape")
         if colon and key and key not in headers:
             headers[key] = value.strip(b" \t\r").decode("utf-8", "surrogateescape")
     return headers
 
 
 def has_shove_headers(raw: bytes) -> bool:
-    """Whether a raw block holds a header of ours: one scan, no decoding, for the hot path."""
-    return b"\nShove-" in raw
+    """Whether a raw block holds a header of ours: one scan, no decoding, for the hot path.
+
+    True exactly when `decode_headers` finds a name that begins with `Shove-`, or a line without a
+    colon does.
+    """
+    return _OURS.search(raw) is not None
 
 
 def has_status_header(headers: Mapping[str, str]) -> bool:

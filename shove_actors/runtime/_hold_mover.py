@@ -16,11 +16,12 @@ own durable, never against the main consumer's window (PC-031).
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 import trio
 
-from shove_actors._errors import ShoveError
+from shove_actors._errors import HeaderError, ShoveError
 from shove_actors.actors import Context
 from shove_actors.backends import Backend, Delivery, Lane, LaneClosed, LaneSpec, Post
 from shove_actors.messaging import (
@@ -34,6 +35,7 @@ from shove_actors.messaging import (
     hop_headers,
     logical_id,
     origin_of,
+    read_counter,
     return_id,
 )
 
@@ -125,36 +127,43 @@ class HoldMover:
             if remaining > DUE_SLACK_NS:
                 lane.nak(delivery, remaining / _NS)
                 continue
+            # Before a place in the window is taken, which a failure here would never give back.
+            try:
+                destination = self._destination(delivery)
+                block = self._header_block(delivery)
+            except Exception as exc:
+                # Foreign messages hold anything. Whatever is wrong with this one, those behind
+                # it are not to wait for it: as a crash of the mover they would, every time.
+                self._stay(lane, delivery, exc)
+                continue
             if not service.window.take_nowait():
                 await service.window.take()
             waiter = Waiter()
             service.submit(
-                Post(
-                    self._destination(delivery),
-                    delivery.payload,
-                    self._header_block(delivery),
-                    service.done,
-                    waiter.complete,
-                )
+                Post(destination, delivery.payload, block, service.done, waiter.complete)
             )
             under_way.append((delivery, waiter))
         for delivery, waiter in under_way:
             try:
                 await waiter.wait()
             except ShoveError as exc:
-                pause = self.pause_s(delivery)
-                logger.warning(
-                    "held message %s:%d cannot return to %s (%s); trying again in %.1f s",
-                    delivery.stream,
-                    delivery.sequence,
-                    self._topology.queue,
-                    exc,
-                    pause,
-                )
-                lane.nak(delivery, pause)
+                self._stay(lane, delivery, exc)
             else:
                 self.moved += 1
                 lane.ack(delivery)
+
+    def _stay(self, lane: Lane, delivery: Delivery, error: Exception) -> None:
+        pause = self.pause_s(delivery)
+        logger.warning(
+            "held message %s:%d cannot return to %s (%s); trying again in %.1f s",
+            delivery.stream,
+            delivery.sequence,
+            self._topology.queue,
+            # Only our own errors are known to hold nothing of the message.
+            error if isinstance(error, ShoveError) else type(error).__name__,
+            pause,
+        )
+        lane.nak(delivery, pause)
 
     @staticmethod
     def pause_s(delivery: Delivery) -> float:
@@ -184,11 +193,15 @@ class HoldMover:
                 msg_id=return_id(message_id, origin),
                 message_id=message_id,
                 origin=origin,
-                retry_count=_counter(headers.get(RETRY_COUNT)),
-                defer_count=_counter(headers.get(DEFER_COUNT)),
+                retry_count=_counter(headers, RETRY_COUNT),
+                defer_count=_counter(headers, DEFER_COUNT),
             )
         )
 
 
-def _counter(text: str | None) -> int:
-    return int(text) if text is not None and text.isascii() and text.isdigit() else 0
+def _counter(headers: Mapping[str, str], name: str) -> int:
+    # A copy has to be made whatever a foreign producer wrote; the consumer judges it.
+    try:
+        return read_counter(headers, name)
+    except HeaderError:
+        return 0

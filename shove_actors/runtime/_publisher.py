@@ -15,6 +15,7 @@ from shove_actors._errors import BatchError, MessageTooLarge, UsageError
 from shove_actors.backends import Post
 from shove_actors.messaging import (
     KEY,
+    MAX_HEADER_BLOCK,
     MSG_ID,
     SequencedTopic,
     Topic,
@@ -87,9 +88,11 @@ class Publisher:
         """Store all messages for one round trip's wait; receipts in the order of `messages`.
 
         All are encoded and checked before the first is sent. Raises `BatchError` when some were
-        not stored: its `results` has, per message, its receipt or its exception. Messages of one
-        batch are stored in order, and of a sequenced topic none is stored after an earlier one
-        of its key was refused.
+        not stored: its `results` has, per message, its receipt or its exception.
+
+        Order is promised for sequenced topics, per key: messages of one key are stored in the
+        order of `messages`, and none after an earlier one of its key was refused. Otherwise a
+        message whose publish had to be repeated may be stored behind later ones.
         """
         prepared = [self._prepare(topic, message, None, None, None) for message in messages]
         results = await self._all(prepared)
@@ -174,6 +177,15 @@ class Publisher:
                 validate_user_headers(headers)
                 own.update(headers)
             block = encode_headers(own)
+        # A copy carries the id twice: its own is made from it, and the logical one is kept.
+        grown = len(block) + (len(message_id.encode()) if message_id is not None else 0)
+        if grown > MAX_HEADER_BLOCK - HOP_HEADROOM:
+            raise MessageTooLarge(
+                f"message for {where}: headers are {grown:,} bytes (the message id counts twice); "
+                f"a stream stores at most {MAX_HEADER_BLOCK:,} (64 KiB), of which "
+                f"{HOP_HEADROOM:,} are kept for the headers of retries and dead letters. Move "
+                "what is large into the payload"
+            )
         size, limit = len(payload) + len(block), self._service.backend.max_payload
         if size > limit - HOP_HEADROOM:
             raise MessageTooLarge(

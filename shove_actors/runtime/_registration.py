@@ -26,6 +26,7 @@ from shove_actors.messaging import (
     MessageMetadata,
     Topic,
     TopologyBuilder,
+    Verdict,
 )
 
 from ._attempts import AttemptLedger
@@ -76,6 +77,8 @@ class Registration:
         self.limits = options.limits
         self.clock = HandlerClock(options.handler_timeout)
         self.pacer = Pacer()
+        self.suspects = trio.Lock()
+        self.stuck: dict[int, tuple[int, Verdict, int]] = {}
         self.max_message_size = options.max_message_size
         self.decode: Callable[[bytes], Any] = topic.decode
         self.busy = 0
@@ -97,6 +100,10 @@ class Registration:
         self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata:
         return MessageMetadata(delivery, retry_count=retry_count, shard=shard)
+
+    async def is_stored(self, delivery: Delivery) -> bool:
+        """Whether there is still something to handle."""
+        return await self.settler.publisher.backend.is_stored(delivery.stream, delivery.sequence)
 
     def report_lost(self, delivery: Delivery) -> None:
         self.lost += 1

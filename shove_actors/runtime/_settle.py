@@ -26,6 +26,7 @@ from shove_actors._errors import MessageTooLarge, PublishError, ShoveError
 from shove_actors.backends import Delivery
 from shove_actors.messaging import (
     KEY,
+    MAX_HEADER_BLOCK,
     Ack,
     Dead,
     DeathReason,
@@ -53,6 +54,9 @@ SETTLE_BUDGET_S: Final = 10.0
 #: Pauses before a message whose copy could not be stored is tried again.
 STUCK_FIRST_S: Final = 0.5
 STUCK_MAX_S: Final = 30.0
+
+#: Header bytes left free below the server's limit, so that a story that just fits is not tried.
+HEADER_MARGIN: Final = 256
 
 #: What an acknowledgement is counted as.
 _COUNTED: Final = {Ack: "ack", Hop: "hop", Dead: "dead", Discard: "discarded"}
@@ -176,6 +180,8 @@ class Settler:
         headers = delivery.headers
         for minimal in (False, True):
             block = encode_headers(self._dead(delivery, headers, verdict, retry_count, minimal))
+            if len(block) > MAX_HEADER_BLOCK - HEADER_MARGIN:
+                continue  # has a limit of its own, whatever the payload
             if len(block) + len(delivery.payload) <= self.publisher.backend.max_payload:
                 await self.publisher.publish(dlq, delivery.payload, block)
                 return

@@ -43,13 +43,11 @@ from ._settle import Settler
 logger = logging.getLogger("shove_actors.consumer")
 
 SLICE_S: Final = 0.001
-#: Look at the clock only this often; reading it for every message would cost more than it saves.
-LOOK_EVERY: Final = 16
 #: How long a note about an attempt may hold up what follows it.
 NOTE_BUDGET_S: Final = 5.0
 _ACK: Final = Outcome.ACK
 #: Headers that need a look before the handler is called; one scan of the raw block finds them.
-_SPECIAL: Final = re.compile(rb"(?i)\n(?:status|shove-(?:retry|defer)-count)[ \t]*:")
+_SPECIAL: Final = re.compile(rb"(?i)\n[ \t]*(?:status|shove-(?:retry|defer)-count)[ \t]*:")
 
 
 class Job(Rules, Protocol):
@@ -63,12 +61,18 @@ class Job(Rules, Protocol):
     decode: Callable[[bytes], Any]
     ledger: AttemptLedger
     busy: int
+    #: Held by the one suspect whose handler may run (see `_attempts.py`).
+    suspects: trio.Lock
+    #: Verdicts that could not be carried out yet, by sequence, with the copy's store time.
+    stuck: dict[int, tuple[int, Verdict, int]]
 
     def metadata(
         self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata: ...
 
     def report_lost(self, delivery: Delivery) -> None: ...
+
+    async def is_stored(self, delivery: Delivery) -> bool: ...
 
 
 class Worker:
@@ -174,18 +178,17 @@ class Worker:
         largest = job.max_message_size
         counts = job.settler.counts
         special = _SPECIAL.search
-        pause_at = trio.current_time() + SLICE_S
-        turn = 0
+        now = trio.lowlevel.current_clock().current_time
+        pause_at = now() + SLICE_S
         while not self.stopping:
-            turn += 1
-            if turn % LOOK_EVERY == 0 and trio.current_time() > pause_at:
+            if now() > pause_at:
                 await trio.lowlevel.checkpoint()
-                pause_at = trio.current_time() + SLICE_S
+                pause_at = now() + SLICE_S
             try:
                 delivery = receive_nowait()
             except trio.WouldBlock:
                 delivery = await lane.receive()
-                pause_at = trio.current_time() + SLICE_S
+                pause_at = now() + SLICE_S
             if delivery.lost:
                 lane.forget(delivery)
                 job.report_lost(delivery)
@@ -236,7 +239,7 @@ class Worker:
                     job.report_lost(delivery)
                 else:
                     counts["ack"] = counts.get("ack", 0) + 1
-                    self._marked = None
+                    self._cleared()
                     if delivery.num_delivered > 1:
                         job.settler.forget(delivery.sequence)
                 if scope.cancel_called:
@@ -268,20 +271,38 @@ class Worker:
 
     async def _inspect(self, delivery: Delivery) -> tuple[int, Verdict | None]:
         """Retry count, and the verdict on what must not reach the handler."""
-        judge, ledger = self._judge, self._job.ledger
+        judge, job = self._judge, self._job
+        ledger = job.ledger
+        if delivery.num_delivered > 1:
+            decided = job.stuck.get(delivery.sequence)
+            if decided is not None and decided[0] == delivery.timestamp_ns:
+                return decided[2], decided[1]  # its handler has had its say
         if judge.needs_attempts(delivery):
             self._others_go_on()
             self._attempts = await ledger.read(delivery)
+            if self._shard is not None and not await job.is_stored(delivery):
+                # Acknowledged meanwhile: a server that was stopped delivers again first, and then
+                # reads the acknowledgement. The lane has gone on.
+                delivery.lost = True
+                return 0, None
         count, verdict = judge.arrival(delivery, self._attempts)
         if verdict is not None or not judge.suspects(delivery):
             return count, verdict
         verdict = judge.crashed(delivery, self._attempts)
         if verdict is None or self._attempts.started:
             return count, verdict
+        # One at a time: if the process dies of it, the note names it and nobody else.
+        await job.suspects.acquire()
         self._marked = delivery
         self._attempts = replace(self._attempts, started=True)
         await ledger.write(delivery, self._attempts)
         return count, None
+
+    def _cleared(self) -> None:
+        """The suspect's attempt is over; the next suspect may begin."""
+        if self._marked is not None:
+            self._marked = None
+            self._job.suspects.release()
 
     def _not_now(self, delivery: Delivery, error: ShoveError) -> None:
         """What is known of it cannot be read or written: it comes back, and nothing is counted."""
@@ -291,7 +312,8 @@ class Worker:
             delivery.sequence,
             error,
         )
-        self._current = self._marked = None
+        self._current = None
+        self._cleared()
         if _is_lost(delivery):
             self._lane.forget(delivery)
             self._job.report_lost(delivery)
@@ -313,10 +335,11 @@ class Worker:
 
     async def _unmark(self) -> None:
         """Whatever became of the attempt, it has not killed us."""
-        delivery, self._marked = self._marked, None
+        delivery = self._marked
         if delivery is not None:
             self._attempts = replace(self._attempts, started=False)
             await self._note(delivery, self._attempts)
+            self._cleared()
 
     def _interrupted(
         self, delivery: Delivery, failure: Exception | None
@@ -344,13 +367,16 @@ class Worker:
             return
         if isinstance(verdict, Nak) and verdict.counted:
             # Before the NAK: an attempt that is over must not be forgotten by a crash.
-            self._marked = None
             failed = self._attempts.failed + 1
             await self._note(delivery, replace(self._attempts, failed=failed, started=False))
+            self._cleared()
         held = await job.settler.carry_out(delivery, verdict, retry_count)
         self._current = None
+        if not held and not isinstance(verdict, Nak):
+            job.stuck[delivery.sequence] = (delivery.timestamp_ns, verdict, retry_count)
         if held and not isinstance(verdict, Nak):
-            self._marked = None  # it has left this queue
+            self._cleared()  # it has left this queue
+            job.stuck.pop(delivery.sequence, None)
             job.settler.forget(delivery.sequence)
         else:
             await self._unmark()

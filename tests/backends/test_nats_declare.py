@@ -21,7 +21,12 @@ from shove_actors._errors import (
     TopologyError,
 )
 from shove_actors.backends import LaneSpec
-from shove_actors.backends.nats._declare import declare_all, durable_config, ensure_durable
+from shove_actors.backends.nats._declare import (
+    declare_all,
+    durable_config,
+    ensure_durable,
+    ensure_durables,
+)
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import ConsumerConfig, JetStream, StreamConfig, connect
 from shove_actors.messaging import (
@@ -461,3 +466,104 @@ def test_durable_config_is_plain() -> None:
         "max_ack_pending": 3,
         "filter_subject": "q.shard.1",
     }
+
+
+@pytest.mark.parametrize("bound", [False, True])
+async def test_streams_that_discard_old_messages_are_put_right(
+    server: ServerProcess, fresh_queue: Fresh, bound: bool
+) -> None:
+    """With or without limits of ours: a full stream refuses, it never deletes what nobody saw."""
+    name = fresh_queue()
+    builder = TopologyBuilder(name).hold_queue(5).dlq()
+    if bound:
+        builder = builder.nats_stream_config(NatsStreamConfig(max_messages=3))
+    topology = builder.build()
+    streams = [name, f"{name}-hold-5s", f"{name}-dlq"]
+    async with watched(server) as (js, requests):
+        for stream in streams:
+            await js.create_stream(
+                StreamConfig(
+                    name=stream,
+                    subjects=(stream,),
+                    retention="limits" if stream.endswith("-dlq") else "workqueue",
+                    discard="old",
+                    max_msgs=3,
+                    description="by hand",
+                )
+            )
+        requests.take()
+        await declare_all(js, [topology])
+        assert await settled(js, requests) == sorted(f"STREAM.UPDATE.{s}" for s in streams)
+        for stream in streams:
+            config = (await js.stream_info(stream)).config
+            assert (config.discard, config.max_msgs) == ("new", 3)
+            assert config.description == "by hand"
+        await declare_all(js, [topology])
+        assert await settled(js, requests) == []
+
+
+async def test_external_stream_may_discard_what_it_likes(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    name = fresh_queue()
+    async with watched(server) as (js, requests):
+        await js.create_stream(StreamConfig(name=name, subjects=(name,), discard="old"))
+        requests.take()
+        await declare_all(js, [TopologyBuilder(name).nats_external_stream().build()])
+        assert await settled(js, requests) == []
+        assert (await js.stream_info(name)).config.discard == "old"
+
+
+@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize(
+    ("changes", "setting", "actual", "wanted"),
+    [
+        ({"deliver_policy": "new"}, "deliver_policy", "'new'", "'all'"),
+        ({"deliver_policy": "last"}, "deliver_policy", "'last'", "'all'"),
+        (
+            {"deliver_policy": "by_start_sequence", "extra": {"opt_start_seq": 5}},
+            "deliver_policy",
+            "'by_start_sequence'",
+            "'all'",
+        ),
+        ({"replay_policy": "original"}, "replay_policy", "'original'", "'instant'"),
+        ({"extra": {"headers_only": True}}, "headers_only", "True", "False"),
+        ({"extra": {"max_batch": 1}}, "max_batch", "1", "no limit"),
+        ({"extra": {"max_expires": 1_000_000_000}}, "max_expires", "1000000000", "no limit"),
+        ({"extra": {"max_bytes": 10}}, "max_bytes", "10", "no limit"),
+    ],
+)
+async def test_durable_that_would_lose_messages_is_refused(
+    server: ServerProcess,
+    fresh_queue: Fresh,
+    changes: dict[str, Any],
+    setting: str,
+    actual: str,
+    wanted: str,
+    many: bool,
+) -> None:
+    """Skipped, without payload, or never handed out: said at the start, and not edited."""
+    name = fresh_queue()
+    async with connect(server.url) as js:
+        await declare_all(js, [bounded(name, retention=Retention.LIMITS)])
+        made = await js.create_consumer(name, ConsumerConfig(durable_name="d", **changes))
+        specs = [spec(name), *(replace(spec(name), durable=other) for other in "abc")]
+        with pytest.raises(TopologyError) as caught:
+            await ensure_durables(js, specs if many else specs[:1])
+        text = str(caught.value)
+        for part in (f"'d' of stream '{name}'", f"{setting}={actual}", f"needed is {wanted};"):
+            assert part in text
+        assert "delete it once its messages are settled" in text
+        assert (await js.consumer_info(name, "d")).config == made.config
+        await js.delete_consumer(name, "d")
+        assert await ensure_durable(js, spec(name))
+
+
+async def test_small_max_waiting_of_a_durable_is_fine(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    name = fresh_queue()
+    async with connect(server.url) as js:
+        await declare_all(js, [TopologyBuilder(name).build()])
+        await js.create_consumer(name, ConsumerConfig(durable_name="d", max_waiting=1))
+        assert not await ensure_durable(js, spec(name))

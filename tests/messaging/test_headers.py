@@ -243,6 +243,48 @@ def test_finding_our_headers_without_decoding() -> None:
     assert not has_shove_headers(b"")
 
 
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (b"Shove-Retry-Count: 7", RETRY_COUNT),
+        (b" Shove-Retry-Count: 7", RETRY_COUNT),
+        (b"\t \tShove-Retry-Count \t:7", RETRY_COUNT),
+        (b"\rShove-Retry-Count: 7", "\rShove-Retry-Count"),
+        (b"Shove-Retry-Count\r: 7", "Shove-Retry-Count\r"),
+        (b"\x0bShove-Retry-Count: 7", "\x0bShove-Retry-Count"),
+        (b"shove-retry-count: 7", "shove-retry-count"),
+    ],
+)
+def test_blanks_around_a_name_are_seen_the_same_way_everywhere(line: bytes, name: str) -> None:
+    """A counter that decoding finds and the scan does not would be a fresh retry budget (SW-11)."""
+    raw = b"NATS/1.0\r\nA: b\r\n" + line + b"\r\n\r\n"
+    headers = decode_headers(raw)
+    assert headers == {"A": "b", name: "7"}
+    assert has_shove_headers(raw) is name.startswith("Shove-")
+    assert read_counter(headers, RETRY_COUNT) == (7 if name == RETRY_COUNT else 0)
+    copied = copy_headers(headers)
+    assert decode_headers(encode_headers(copied)) == copied
+
+
+def test_the_first_line_is_no_header() -> None:
+    raw = b"Shove-Retry-Count: abc\r\nA: 1\r\n\r\n"
+    assert decode_headers(raw) == {"A": "1"}
+    assert not has_shove_headers(raw)
+
+
+@given(
+    parts=st.lists(
+        st.sampled_from([b"\n", b"\r", b" ", b"\t", b":", b"Shove-", b"a", b"1", b"NATS/1.0"])
+    )
+)
+def test_the_scan_agrees_with_decoding(parts: list[bytes]) -> None:
+    raw = b"".join(parts)
+    found = any(name.startswith("Shove-") for name in decode_headers(raw))
+    ours = [line for line in raw.split(b"\n")[1:] if line.strip(b" \t").startswith(b"Shove-")]
+    assert has_shove_headers(raw) is bool(ours)
+    assert found is any(b":" in line for line in ours)
+
+
 @pytest.mark.parametrize("text", ["abc", "-1", "+1", "1.0", "", " 1", "\u0663", "1" * 10, "0x1"])
 def test_an_unreadable_counter_is_an_error_and_not_zero(text: str) -> None:
     """SW-11: taking it for 0 gives whoever wrote it a fresh retry budget."""

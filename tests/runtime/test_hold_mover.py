@@ -7,12 +7,14 @@ import trio
 import trio.testing
 
 from shove_actors import MemoryConfig, Outcome, Retry, StreamFull, Topic, open_broker
+from shove_actors.actors import Context
+from shove_actors.backends import Delivery
 from shove_actors.messaging import HoldQueue
 from shove_actors.runtime._hold_mover import HoldMover
 
 from .fixtures import Clock
 from .test_retry import _watch
-from .world import Journal, Order, Script, World, ack, consuming
+from .world import Journal, Order, Script, World, ack, consuming, raw_publish
 
 
 def hold_of(topic: Topic[Order]) -> HoldQueue:
@@ -263,3 +265,64 @@ async def test_mover_cut_off_from_the_server_goes_on_afterwards(
             memory_world.memory.faults.reconnect("one")
             await script.journal.until(2)
     assert script.attempts("x") == [0, 1]
+
+
+@pytest.mark.parametrize("name", ["Shove-Retry-Count", "Shove-Defer-Count"])
+async def test_counter_beyond_all_bounds_counts_as_none(
+    memory_world: World,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    """5000 digits are more than `int` reads; they are no reason to crash, or to stay."""
+    run, runs = HoldMover.run, 0
+
+    async def counted(self: HoldMover, ctx: Context[None]) -> None:
+        nonlocal runs
+        runs += 1
+        await run(self, ctx)
+
+    monkeypatch.setattr(HoldMover, "run", counted)
+    topic = memory_world.topic(lambda b: b.hold_queue(1).dlq())
+    async with memory_world.broker(topic) as broker:
+        await raw_publish(broker, hold_of(topic).name, b'{"name":"x"}', {name: "1" * 5000})
+        async with consuming(broker, topic, Script(outcomes={"x": [Outcome.ACK]})):
+            await memory_world.until_kept(broker, hold_of(topic).name, 0)
+            await memory_world.until_kept(broker, topic.queue, 0)
+        assert runs == 1
+        assert broker.publish_service.window.taken == 0
+
+
+async def test_message_that_cannot_be_handled_stops_nobody_and_takes_no_place(
+    memory_world: World,
+    autojump_clock: trio.testing.MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = memory_world.topic(lambda b: b.hold_queue(1).dlq())
+    hold = hold_of(topic).name
+    build = HoldMover._header_block
+    tries: list[float] = []
+
+    def broken(self: HoldMover, delivery: Delivery) -> bytes:
+        if delivery.headers.get("X-Bad"):
+            tries.append(trio.current_time())
+            raise ValueError("what is in the message: secret")
+        return build(self, delivery)
+
+    monkeypatch.setattr(HoldMover, "_header_block", broken)
+    names = [str(n) for n in range(20)]
+    script = Script(outcomes={name: [Outcome.RETRY] for name in names})
+    async with memory_world.broker(topic, max_pending=8) as broker:
+        for _ in range(3):
+            await raw_publish(broker, hold, b"{}", {"X-Bad": "1"})
+        async with consuming(broker, topic, script):
+            await broker.publisher().publish_batch(topic, [Order(name) for name in names])
+            await script.journal.until(40, within=5)
+            await trio.sleep(600)
+        assert len(await memory_world.kept(broker, hold)) == 3, "never dropped"
+        assert broker.publish_service.window.taken == 0
+    assert 3 * 10 <= len(tries) <= 3 * 40, "paced"
+    assert "cannot return" in caplog.text
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text

@@ -16,7 +16,9 @@ from shove_actors import (
     BrokerClosed,
     EncodeError,
     MemoryConfig,
+    MessageTooLarge,
     NotConnected,
+    Outcome,
     PublishError,
     PublishReceipt,
     PublishRefused,
@@ -33,7 +35,7 @@ from shove_actors._errors import NoResponders
 from shove_actors.backends import Post
 
 from .fixtures import Clock
-from .world import SOON_S, Order, World
+from .world import SOON_S, Order, Script, World, consuming, raw_publish
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -770,3 +772,82 @@ async def test_publisher_used_after_the_block(world: World, clock: Clock) -> Non
     with pytest.raises(BrokerClosed):
         broker.publisher()
     assert broker.publish_service.window.taken == 0
+
+
+# ------------------------------------------------------------------ the limit of header blocks
+
+
+@pytest.mark.parametrize("what", ["header", "message_id"])
+async def test_headers_beyond_what_a_stream_stores_are_refused_before_sending(
+    world: World, clock: Clock, what: str
+) -> None:
+    """JetStream stores 64 KiB of headers (10097), however large `max_payload` is."""
+    topic = world.topic(lambda b: b.hold_queue(0.05).dlq())
+    async with world.broker(topic) as broker:
+        publisher, sizes = broker.publisher(), count_posts(broker)
+
+        async def publish(size: int) -> None:
+            if what == "header":
+                await publisher.publish(topic, Order("x"), headers={"X-Large": "v" * size})
+            else:
+                await publisher.publish(topic, Order("x"), message_id="i" * size)
+
+        async def send(size: int) -> None:
+            async with publisher.pipeline(topic) as pipe:
+                if what == "header":
+                    await pipe.send(Order("x"), headers={"X-Large": "v" * size})
+                else:
+                    await pipe.send(Order("x"), message_id="i" * size)
+
+        for size in (70_000, 65_536, 65_450) if what == "header" else (70_000, 40_000, 32_700):
+            with pytest.raises(MessageTooLarge, match=r"65,535.*64 KiB") as caught:
+                await publish(size)
+            assert caught.value.stored is False
+            assert topic.queue in str(caught.value)
+            with pytest.raises(MessageTooLarge):
+                await send(size)
+        assert sizes == []
+
+
+@pytest.mark.parametrize("what", ["header", "message_id"])
+async def test_largest_headers_accepted_can_be_retried_and_buried(
+    server_world: World, what: str
+) -> None:
+    topic = server_world.topic(lambda b: b.hold_queue(0.05).dlq())
+    script = Script(outcomes={"x": [Outcome.RETRY, Outcome.REJECT]})
+    async with server_world.broker(topic) as broker:
+        size = 65_000
+        while True:
+            text = "v" * size
+            try:
+                if what == "header":
+                    await broker.publisher().publish(topic, Order("x"), headers={"X-Large": text})
+                else:
+                    await broker.publisher().publish(topic, Order("x"), message_id=text)
+                break
+            except MessageTooLarge:
+                size -= 64
+        assert size > 30_000
+        async with consuming(broker, topic, script):
+            [dead] = await server_world.until_kept(broker, topic.topology.dlq, 1)
+            await server_world.until_kept(broker, topic.queue, 0)
+    assert script.attempts("x") == [0, 1]
+    assert dead.headers["Shove-Death-Reason"] == "rejected"
+
+
+async def test_foreign_headers_that_cannot_grow_are_buried_without_them(
+    world: World, clock: Clock
+) -> None:
+    topic = world.topic()
+    script = Script(outcomes={"x": [Outcome.REJECT]})
+    async with world.broker(topic) as broker:
+        large = {"X-Large": "v" * 65_450}
+        await raw_publish(broker, topic.queue, b'{"name":"x"}', large)
+        async with consuming(broker, topic, script):
+            [dead] = await world.until_kept(broker, topic.topology.dlq, 1)
+            await world.until_kept(broker, topic.queue, 0)
+    assert dead.payload == b'{"name":"x"}'
+    assert dead.headers["Shove-Death-Reason"] == "rejected"
+    assert dead.headers["Shove-Original-Queue"] == topic.queue
+    assert "X-Large" not in dead.headers
+    assert len(script.journal) == 1

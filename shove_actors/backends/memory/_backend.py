@@ -202,6 +202,11 @@ class MemoryBackend:
             pending=found.unread, ack_pending=len(found.pending), redelivered=found.redelivered
         )
 
+    async def is_stored(self, stream: str, sequence: int) -> bool:
+        await self._reach_server()
+        holder = self.server.streams.get(stream)
+        return holder is not None and sequence in holder.messages
+
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         await self._reach_server()
         return self.server.notes.get((stream, sequence))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from shove_actors._errors import (
     BrokerClosed,
     ConsumerNotFound,
     JetStreamNotEnabled,
+    MessageNotFound,
     MessageTooLarge,
     NoResponders,
     NotConnected,
@@ -257,16 +259,23 @@ class NatsBackend:
     async def ensure_durable(self, spec: LaneSpec) -> bool:
         return await ensure_durable(self.js, spec)
 
+    async def identity(self, spec: LaneSpec) -> str:
+        """Names one durable among all that had its name."""
+        return (await self.js.consumer_info(spec.stream, spec.durable)).created
+
+    async def _identities(self, specs: Sequence[LaneSpec]) -> dict[str, str]:
+        if len(specs) < 4:
+            return {spec.durable: await self.identity(spec) for spec in specs}
+        async with aclosing(self.js.list_consumers(specs[0].stream)) as infos:
+            return {info.name: info.created async for info in infos}
+
     async def open_lane(self, spec: LaneSpec) -> NatsLane:
-        await ensure_durable(self.js, spec)
-        lane = NatsLane(self, spec)
-        self._lanes.add(lane)
-        lane.start()
-        return lane
+        return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
         await ensure_durables(self.js, specs)
-        lanes = [NatsLane(self, spec) for spec in specs]
+        identities = await self._identities(specs)
+        lanes = [NatsLane(self, spec, identities.get(spec.durable, "")) for spec in specs]
         self._lanes.update(lanes)
         for lane in lanes:
             lane.start()
@@ -277,6 +286,13 @@ class NatsBackend:
 
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         return await read_note(self.js, stream, sequence)
+
+    async def is_stored(self, stream: str, sequence: int) -> bool:
+        try:
+            await self.js.get_message(stream, sequence)
+        except (MessageNotFound, StreamNotFound):
+            return False
+        return True
 
     async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
         await write_note(self.js, stream, sequence, note)

@@ -3,6 +3,10 @@
 Rules (PC-066, PC-067, PC-068, PC-071): nothing is sent when nothing differs; an update starts from
 what the server has, so settings that are not ours survive; immutable differences name the setting,
 both values and the way out; a durable with another filter is never edited.
+
+Two kinds of settings would lose messages without a word, so they are nobody's choice: a stream of
+ours that discards its oldest messages when full is put right, and a durable that delivers less
+than every message whole, or turns away the requests it is read with, is refused.
 """
 
 from __future__ import annotations
@@ -27,6 +31,9 @@ DUPLICATE_WINDOW_S = 120.0
 #: A consumer of a work-queue stream overlaps another one (10099, 10100).
 _OVERLAP = frozenset({10099, 10100})
 _SUBJECTS_OVERLAP = 10065
+#: Limits on the requests of a durable. The server answers a larger request with an error, so the
+#: lane would wait for ever (or, with `max_bytes`, be served in crumbs).
+_REQUEST_LIMITS = ("max_batch", "max_expires", "max_bytes")
 
 
 def _window(max_age: float) -> float:
@@ -131,6 +138,10 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
         current = info.config
         _refuse_immutable(config, current)
         changes: dict[str, object] = {}
+        if current.discard != config.discard:
+            # "old" makes room for a new message by deleting one nobody has handled: not a limit
+            # that an operator may choose, whoever owns the others.
+            changes["discard"] = config.discard
         if owned:
             for name in ("max_age", "max_bytes", "max_msgs", "num_replicas"):
                 if getattr(config, name) != getattr(current, name):
@@ -253,6 +264,7 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
             f"{where} filters {config.filter_subjects or actual!r}, the topic needs "
             f"{spec.filter_subject or 'no filter'!r}; delete it once its messages are settled"
         )
+    _refuse_lossy(where, config)
     changes: dict[str, object] = {}
     if config.ack_wait is None or abs(config.ack_wait - spec.ack_wait_s) > 1e-9 or config.backoff:
         # A backoff list would silently replace ack_wait (PC-027).
@@ -268,6 +280,27 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
             spec.stream,
             replace(config, name=spec.durable, **changes),  # type: ignore[arg-type]
             action=None,
+        )
+
+
+def _refuse_lossy(where: str, config: ConsumerConfig) -> None:
+    found: list[tuple[str, object, str]] = []
+    if config.deliver_policy != "all":
+        found.append(("deliver_policy", config.deliver_policy, "'all'"))
+    if config.replay_policy != "instant":
+        found.append(("replay_policy", config.replay_policy, "'instant'"))
+    if config.extra.get("headers_only"):
+        found.append(("headers_only", True, "False"))
+    for name in _REQUEST_LIMITS:
+        limit = config.extra.get(name)
+        # The server takes 0 and less for no limit.
+        if isinstance(limit, int) and limit > 0:
+            found.append((name, limit, "no limit"))
+    if found:
+        name, actual, wanted = found[0]
+        raise TopologyError(
+            f"{where} has {name}={actual!r}, needed is {wanted}; delete it once its messages are "
+            "settled, then start again: it is made anew with the right settings"
         )
 
 

@@ -45,6 +45,9 @@ PULL_EXPIRES_S = 30.0
 #: The server says it is alive this often; two misses and the pull is sent again (and the
 #: connection probed). 64 idle lanes then cost six messages a second.
 PULL_HEARTBEAT_S = 10.0
+#: A delivery that may be older than this share of its lease when it comes is not begun: the lease
+#: keeper would have to cancel it right away.
+STALE_SHARE = 0.7
 
 _NS = 1_000_000_000
 _NEVER = float("inf")
@@ -53,18 +56,26 @@ _NEVER = float("inf")
 class NatsLane:
     """See `backends._port.Lane`."""
 
-    def __init__(self, backend: NatsBackend, spec: LaneSpec) -> None:
+    def __init__(self, backend: NatsBackend, spec: LaneSpec, identity: str = "") -> None:
         self._backend = backend
         self._conn = backend.connection
         self._spec = spec
         self._shard = spec.max_ack_pending == 1
         self._buffer = LaneBuffer()
         self._held: dict[int, Delivery] = {}
+        self._heartbeat_s = min(PULL_HEARTBEAT_S, max(PULL_HEARTBEAT_S / 20, spec.ack_wait_s / 4))
         self._pull = Pull(
             credit=spec.credit,
             shard=self._shard,
             expires_s=PULL_EXPIRES_S,
-            heartbeat_s=PULL_HEARTBEAT_S,
+            heartbeat_s=self._heartbeat_s,
+        )
+        #: Deliveries this old when they come may be somebody else's by now. Needs heartbeats well
+        #: inside the lease; a lease shorter than that is trusted from its arrival on.
+        self._stale_s = (
+            spec.ack_wait_s * STALE_SHARE
+            if spec.ack_wait_s >= 4 * self._heartbeat_s
+            else float("inf")
         )
         self._trusted_s = spec.ack_wait_s * LEASE_SHARE
         self._fence = Fence(self._conn, spec.ack_wait_s)
@@ -74,8 +85,11 @@ class NatsLane:
             notice=self._notice,
             on_created=self.drop_all,
             on_failed=self._end,
-            on_ended=self._top_up,
+            on_ended=self._recovered,
         )
+        self._recovery.identity = identity
+        #: Settles that wait until it is clear that the durable is still the same.
+        self._deferred: list[tuple[Delivery, bytes]] = []
         self._closing = False
         self._handed_back = trio.Event()
         self._failed = False
@@ -184,18 +198,31 @@ class NatsLane:
             return
         self._received += 1
         num_delivered, sequence, timestamp_ns = ack_numbers(reply)
+        # The lease runs from when the server sent it, which is not before either of these.
+        leased_at = max(self._conn.read_floor, self._pull.since)
+        if now - leased_at > self._stale_s:
+            logger.warning(
+                "%s:%d came out of a stall of up to %.1f s; it may be somebody else's by now, so "
+                "it is left to its lease",
+                self._spec.stream,
+                sequence,
+                now - leased_at,
+            )
+            self._top_up()
+            return
         delivery = Delivery(
             self,
-            subject.decode(),
+            subject.decode(errors="backslashreplace"),
             payload,
             header_block,
             self._spec.stream,
             sequence,
             num_delivered,
             timestamp_ns,
-            now,
+            leased_at,
             reply,
         )
+        delivery.arrived_at = now
         before = self._held.get(sequence)
         if before is not None:
             before.successor = delivery
@@ -222,6 +249,9 @@ class NatsLane:
         elif verdict is Verdict.LEAVING:
             pull.returned(header_block)
         elif verdict is Verdict.VANISHED:
+            if code == 409:
+                # Said so by the server: nothing in hand belongs to anybody any more.
+                self.drop_all()
             self._vanished(f"{code} {text}")
         elif verdict is Verdict.NOT_PULL:
             self._end(
@@ -283,13 +313,14 @@ class NatsLane:
             and not self._shard
             and pull.demand(len(self._held))
             and not self._closing
+            and not self._recovery.active
         ):
             self._conn.write_through(
                 pub(delivery.reply, self._inbox, b'+NXT {"batch":1%b' % pull.tail)
             )
             pull.asked(1, trio.current_time())
             return
-        self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
+        self._send(delivery, b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
         self._top_up()
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
@@ -297,9 +328,37 @@ class NatsLane:
             return
         delivery.successor = None
         if delay_s:
-            self._conn.write(pub(delivery.reply, b"", b'-NAK {"delay":%d}' % round(delay_s * _NS)))
+            self._send(
+                delivery, pub(delivery.reply, b"", b'-NAK {"delay":%d}' % round(delay_s * _NS))
+            )
         else:
-            self._conn.write(pub(delivery.reply, b"", b"-NAK"))
+            self._send(delivery, pub(delivery.reply, b"", b"-NAK"))
+        self._top_up()
+
+    def _send(self, delivery: Delivery, data: bytes) -> None:
+        """A settle. It names a sequence of *this* durable: while it is not sure that the durable
+        is still the one that delivered, it waits.
+        """
+        if self._recovery.active:
+            self._deferred.append((delivery, data))
+        else:
+            self._conn.write(data)
+
+    def _recovered(self) -> None:
+        """The durable is known again; `drop_all` came before this if it is another one."""
+        now = trio.current_time()
+        deferred, self._deferred = self._deferred, []
+        for delivery, data in deferred:
+            if delivery.lost or now - delivery.leased_at > self._trusted_s:
+                self._late(delivery)
+            else:
+                self._conn.write(data)
+        if self._conn.connected:
+            for delivery in self._held.values():
+                delivery.renewing = None
+                if not delivery.lost:
+                    self.renew(delivery)
+            self._fence.reconnected()
         self._top_up()
 
     def renew(self, delivery: Delivery) -> None:
@@ -346,12 +405,8 @@ class NatsLane:
             self._fence.fence_young(self._held.values())
 
     def on_reconnected(self) -> None:
-        for delivery in self._held.values():
-            delivery.renewing = None
-            if not delivery.lost:
-                self.renew(delivery)
-        self._fence.reconnected()
-        self._top_up()
+        # The server may have been another one, or have lost a stream in memory: look first.
+        self._recovery.begin("reconnected")
 
     def on_missed_heartbeats(self) -> None:
         self._abandon_pulls()
@@ -377,12 +432,16 @@ class NatsLane:
         """Every lease is void: cancel the handlers, forget what waits."""
         for delivery in self._buffer.take_all():
             delivery.settled = delivery.lost = True
+            self._held.pop(delivery.sequence, None)
+        for delivery, _ in self._deferred:
+            delivery.lost = True
+        # Those in handlers stay in hand until their handlers have ended: the same message, coming
+        # from the new durable, waits behind them.
         for delivery in list(self._held.values()):
             delivery.lost = True
             delivery.successor = None
             if delivery.on_lost is not None:
                 delivery.on_lost()
-        self._held.clear()
 
     def _notice(self, kind: str, detail: str) -> None:
         self._backend.notice(kind, f"{self._spec.stream}/{self._spec.durable}: {detail}")

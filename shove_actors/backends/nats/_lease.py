@@ -23,15 +23,17 @@ def renew(conn: Connection, delivery: Delivery) -> None:
     if delivery.renewing is not None or delivery.settled or not conn.connected:
         return
     delivery.renewing = now
-    confirm = conn.replies.expect(_renewed, delivery)
+    confirm = conn.replies.expect(_renewed, (delivery, now))
     conn.write(pub(delivery.reply, confirm, b"+WPI"))
 
 
 def _renewed(argument: object, header_block: bytes | None, payload: bytes | Exception) -> None:
-    delivery = argument
+    assert isinstance(argument, tuple)
+    # Each answer counts from its own request: a late one says nothing about the request after it.
+    delivery, sent_at = argument
     assert isinstance(delivery, Delivery)
-    sent_at, delivery.renewing = delivery.renewing, None
+    if delivery.renewing == sent_at:
+        delivery.renewing = None
     if isinstance(payload, Exception) or (not payload and status_of(header_block)):
         return  # lost on the way, or the durable is gone (503): the lease runs on unrenewed
-    if sent_at is not None:
-        delivery.leased_at = max(delivery.leased_at, sent_at)
+    delivery.leased_at = max(delivery.leased_at, sent_at)

@@ -28,13 +28,15 @@ _NS = 1_000_000_000
 class Pull:
     """The requests of one lane, as the server knows them. Times are the caller's."""
 
-    __slots__ = ("credit", "deadline", "patience_s", "requested", "sent", "shard", "tail")
+    __slots__ = ("credit", "deadline", "patience_s", "requested", "sent", "shard", "since", "tail")
 
     def __init__(self, *, credit: int, shard: bool, expires_s: float, heartbeat_s: float) -> None:
         self.credit = credit
         self.shard = shard
         #: Asked for and not here yet.
         self.requested = 0
+        #: When the oldest of it was asked for: nothing that arrives was sent before that.
+        self.since = float("-inf")
         #: How many requests were sent.
         self.sent = 0
         #: When silence means that the request is lost. Without a request there are no heartbeats
@@ -61,6 +63,8 @@ class Pull:
         return bool(self.requested) and self.credit < (1 if self.shard else held + self.requested)
 
     def asked(self, batch: int, now: float) -> None:
+        if not self.requested:
+            self.since = now
         self.requested += batch
         self.sent += 1
         self.deadline = now + self.patience_s

@@ -31,8 +31,8 @@ RECOVER_FIRST_S, RECOVER_MAX_S = 0.25, 5.0
 class Recovery:
     """Of one lane's durable.
 
-    `notice(kind, detail)` tells the user. `on_created`: the durable had to be made. `on_failed`: it
-    cannot be had, ever. `on_ended`: go on reading.
+    `notice(kind, detail)` tells the user. `on_created`: it is not the durable that it was.
+    `on_failed`: it cannot be had, ever. `on_ended`: go on reading.
     """
 
     __slots__ = (
@@ -45,6 +45,7 @@ class Recovery:
         "_spec",
         "_stopped",
         "active",
+        "identity",
     )
 
     def __init__(
@@ -66,6 +67,8 @@ class Recovery:
         self._stopped = trio.Event()
         self._ended_at = float("-inf")
         self.active = False
+        #: Of the durable that everything in hand comes from.
+        self.identity = ""
 
     def begin(self, why: str) -> None:
         """Returns at once. Nothing happens while one is under way, or after `stop`."""
@@ -97,6 +100,7 @@ class Recovery:
         while not self._stopped.is_set():
             try:
                 created = await self._backend.ensure_durable(self._spec)
+                identity = await self._backend.identity(self._spec)
             except TopicNotDeclared as exc:
                 if not told:
                     told = True
@@ -110,9 +114,11 @@ class Recovery:
                     self._on_failed(exc)
                     return
             else:
-                if created:
-                    # A new durable delivers everything unacknowledged again, also what is in
-                    # our hands: let go of it first.
+                if created or identity != self.identity:
+                    # Ours, or somebody else's: a new durable delivers everything unacknowledged
+                    # again, also what is in our hands, and an acknowledgement of what the old one
+                    # delivered would settle another message of that sequence. Let go of it first.
+                    self.identity = identity
                     self._on_created()
                     self._notice("lane_recreated", why)
                 return
