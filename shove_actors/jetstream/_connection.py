@@ -51,7 +51,7 @@ from ._replies import Replies
 from ._request import Reply, ask
 from ._server_facts import ServerFacts
 from ._subscriptions import Sink, Subscriptions
-from ._wire import hpub, pub, sub, unsub
+from ._wire import check_subject, hpub, pub, sub, unsub
 
 logger = logging.getLogger("shove_actors.jetstream")
 
@@ -206,6 +206,7 @@ class Connection:
         `ConnectionError` when the connection was lost meanwhile (the request may or may not have
         been carried out). Cancelling forgets the reply; the request may have been sent.
         """
+        check_subject(subject)
         limit = self._config.request_timeout if timeout is None else timeout
         with trio.move_on_after(limit):
             await self.wait_connected()

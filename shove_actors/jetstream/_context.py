@@ -18,6 +18,7 @@ from ._clock import ServerClock
 from ._connection import Connection
 from ._consumer import ConsumerConfig, ConsumerInfo
 from ._stream import StreamConfig, StreamInfo
+from ._wire import check_name
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -109,20 +110,25 @@ class JetStream:
 
     async def create_stream(self, config: StreamConfig) -> StreamInfo:
         """Idempotent for an equal configuration; another one raises `StreamNameInUse`."""
+        check_name(config.name, "stream")
         return StreamInfo.read(await self.call(f"STREAM.CREATE.{config.name}", config.wire()))
 
     async def update_stream(self, config: StreamConfig) -> StreamInfo:
         """Replaces the whole configuration: what is left out returns to its default."""
+        check_name(config.name, "stream")
         return StreamInfo.read(await self.call(f"STREAM.UPDATE.{config.name}", config.wire()))
 
     async def stream_info(self, name: str) -> StreamInfo:
+        check_name(name, "stream")
         return StreamInfo.read(await self.call(f"STREAM.INFO.{name}"))
 
     async def delete_stream(self, name: str) -> None:
+        check_name(name, "stream")
         await self.call(f"STREAM.DELETE.{name}")
 
     async def purge_stream(self, name: str) -> int:
         """Returns how many messages were removed."""
+        check_name(name, "stream")
         return int((await self.call(f"STREAM.PURGE.{name}")).get("purged", 0))
 
     async def stream_names(self, subject: str | None = None) -> AsyncGenerator[str, None]:
@@ -151,9 +157,11 @@ class JetStream:
 
     async def get_message(self, stream: str, sequence: int) -> RawMessage:
         """Raises `MessageNotFound`."""
+        check_name(stream, "stream")
         return self._raw(await self.call(f"STREAM.MSG.GET.{stream}", {"seq": sequence}))
 
     async def get_last_message(self, stream: str, subject: str) -> RawMessage:
+        check_name(stream, "stream")
         return self._raw(await self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))
 
     @staticmethod
@@ -179,6 +187,8 @@ class JetStream:
         call as create-or-update.
         """
         name = config.name or config.durable_name
+        check_name(stream, "stream")
+        check_name(name or "", "consumer")
         body: dict[str, Any] = {"stream_name": stream, "config": config.wire()}
         if action is not None:
             body["action"] = action
@@ -188,10 +198,13 @@ class JetStream:
         return ConsumerInfo.read(await self.call(op, body))
 
     async def consumer_info(self, stream: str, name: str) -> ConsumerInfo:
+        check_name(stream, "stream")
+        check_name(name, "consumer")
         return ConsumerInfo.read(await self.call(f"CONSUMER.INFO.{stream}.{name}"))
 
     async def list_consumers(self, stream: str) -> AsyncGenerator[ConsumerInfo, None]:
         """Infos of all consumers of a stream, page by page (256 each)."""
+        check_name(stream, "stream")
         offset = 0
         while True:
             page = await self.call(f"CONSUMER.LIST.{stream}", {"offset": offset})
@@ -203,9 +216,13 @@ class JetStream:
                 return
 
     async def delete_consumer(self, stream: str, name: str) -> None:
+        check_name(stream, "stream")
+        check_name(name, "consumer")
         await self.call(f"CONSUMER.DELETE.{stream}.{name}")
 
     async def pause_consumer(self, stream: str, name: str, until: str) -> None:
+        check_name(stream, "stream")
+        check_name(name, "consumer")
         await self.call(f"CONSUMER.PAUSE.{stream}.{name}", {"pause_until": until})
 
 

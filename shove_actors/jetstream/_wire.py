@@ -5,9 +5,32 @@ Everything else of the protocol (handshake, INFO, authentication, PING, errors) 
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
+from shove_actors._errors import UsageError
+
 CRLF = b"\r\n"
+_NOT_IN_SUBJECT = re.compile(r"[\x00-\x20\x7f]")
+_NOT_IN_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\]")
+
+
+def check_subject(subject: str) -> None:
+    """Raises `UsageError`: a blank or a line end in a subject would be protocol (PC-057)."""
+    if not subject or _NOT_IN_SUBJECT.search(subject):
+        raise UsageError(
+            f"subject {subject!r} is empty or contains white space or control characters; "
+            "a subject is words separated by dots"
+        )
+
+
+def check_name(name: str, what: str) -> None:
+    """Raises `UsageError` for what no stream or consumer can be called."""
+    if not isinstance(name, str) or not name or _NOT_IN_NAME.search(name):
+        raise UsageError(
+            f"{what} {name!r}: a name must not be empty nor contain white space, control "
+            "characters or any of . * > / \\"
+        )
 
 
 def pub(subject: bytes, reply: bytes, payload: bytes) -> bytes:

@@ -66,6 +66,8 @@ class Broker:
         self.movers = movers_pool()
         self.groups = groups_pool()
         self._system: ActorSystem | None = None
+        #: What ended the connection for good, for the groups that it takes along.
+        self.failure: Exception | None = None
         self._topologies: dict[str, Topology] = {}
         self._publisher = Publisher(self.publish_service)
 
@@ -141,8 +143,12 @@ class Broker:
 
     async def run_backend(self, ctx: Context[None]) -> None:
         """The bridge actor's body: the backend's run, ended politely when asked to stop."""
-        with unwrapped(layers=1):
-            await self._run_backend(ctx)
+        try:
+            with unwrapped(layers=1):
+                await self._run_backend(ctx)
+        except Exception as exc:
+            self.failure = exc
+            raise
 
     async def _run_backend(self, ctx: Context[None]) -> None:
         async with trio.open_nursery() as nursery:

@@ -247,7 +247,8 @@ class ConsumerGroup:
                 if isinstance(exit_, Crashed):
                     self._failed(exit_.error, self._id)
                 elif not self._stop.is_set():
-                    self._failed(ActorGone(f"{self._id} was ended by its broker"), self._id)
+                    why = self._broker.failure or ActorGone(f"{self._id} was ended by its broker")
+                    self._failed(why, self._id)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)

@@ -77,6 +77,11 @@ class PublishService:
 
     # ------------------------------------------------------------------ callers' side
 
+    def check_open(self) -> None:
+        """Raises `BrokerClosed` when nothing can be handed over any more."""
+        if self._ref is None or self.closed:
+            raise BrokerClosed("the broker is closed; publish inside its `async with` block")
+
     def submit(self, post: Post) -> None:
         """Hand over a post whose `tag` is a `Completion` and whose place in `window` is taken."""
         ref = self._ref

@@ -240,6 +240,7 @@ class Pipeline(Generic[M]):
         while self._pending >= self._limit:
             await self._lot.park()
         service = self._service
+        service.check_open()
         post = Post(where, payload, block, service.done, _Sent(self, message))
         # Counted before waiting: other tasks may be here, too.
         self._pending += 1

@@ -26,7 +26,6 @@ from shove_actors.messaging import (
     MessageMetadata,
     Topic,
     TopologyBuilder,
-    Verdict,
 )
 
 from ._attempts import AttemptLedger
@@ -78,7 +77,6 @@ class Registration:
         self.clock = HandlerClock(options.handler_timeout)
         self.pacer = Pacer()
         self.suspects = trio.Lock()
-        self.stuck: dict[int, tuple[int, Verdict, int]] = {}
         self.max_message_size = options.max_message_size
         self.decode: Callable[[bytes], Any] = topic.decode
         self.busy = 0

@@ -63,8 +63,6 @@ class Job(Rules, Protocol):
     busy: int
     #: Held by the one suspect whose handler may run (see `_attempts.py`).
     suspects: trio.Lock
-    #: Verdicts that could not be carried out yet, by sequence, with the copy's store time.
-    stuck: dict[int, tuple[int, Verdict, int]]
 
     def metadata(
         self, delivery: Delivery, retry_count: int | None, shard: int | None
@@ -273,10 +271,6 @@ class Worker:
         """Retry count, and the verdict on what must not reach the handler."""
         judge, job = self._judge, self._job
         ledger = job.ledger
-        if delivery.num_delivered > 1:
-            decided = job.stuck.get(delivery.sequence)
-            if decided is not None and decided[0] == delivery.timestamp_ns:
-                return decided[2], decided[1]  # its handler has had its say
         if judge.needs_attempts(delivery):
             self._others_go_on()
             self._attempts = await ledger.read(delivery)
@@ -372,11 +366,8 @@ class Worker:
             self._cleared()
         held = await job.settler.carry_out(delivery, verdict, retry_count)
         self._current = None
-        if not held and not isinstance(verdict, Nak):
-            job.stuck[delivery.sequence] = (delivery.timestamp_ns, verdict, retry_count)
         if held and not isinstance(verdict, Nak):
             self._cleared()  # it has left this queue
-            job.stuck.pop(delivery.sequence, None)
             job.settler.forget(delivery.sequence)
         else:
             await self._unmark()

@@ -9,7 +9,9 @@ from datetime import timedelta
 import pytest
 import trio
 
+from shove_actors._errors import StreamNotFound
 from shove_actors.embedded import ServerProcess
+from shove_actors.messaging import attempts_stream
 from tests.support import wait_until
 
 from .notes import Note
@@ -85,6 +87,15 @@ async def test_retry_in_place_survives_killing_everything(
     await at.publish(Note("order-1", "retry"), Note("order-2"))
     child = await at.start()
     await wait_until(lambda: at.events("end"))
+
+    async def noted() -> bool:
+        # The attempt is written down before its NAK; killed earlier, it would count as none.
+        try:
+            return bool(await at.stored(attempts_stream(at.queue)))
+        except StreamNotFound:
+            return False
+
+    await until(noted)
     await child.kill()
     await trio.to_thread.run_sync(own_server.kill)
     await trio.to_thread.run_sync(own_server.restart)

@@ -86,7 +86,8 @@ def _plan(
             )
     changes: dict[str, object] = {}
     if set(actual.subjects) != set(wanted.subjects):
-        if topology is not None and topology.sequenced and stream.messages:
+        sharded = any(s.startswith(f"{wanted.name}.shard.") for s in actual.subjects)
+        if topology is not None and (topology.sequenced or sharded) and stream.messages:
             raise _moved_lanes(stream, topology)
         server.check_overlap(wanted)
         changes["subjects"] = wanted.subjects

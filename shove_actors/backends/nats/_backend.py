@@ -60,7 +60,7 @@ WATCH_S = 1.0
 PROBE_S = 5.0
 
 _FULL = frozenset({10077, 10047, 10110, 10122})
-_TOO_LARGE = frozenset({10054})
+_TOO_LARGE = frozenset({10054, 10097})
 _TEMPORARY = frozenset({10008, 10023})
 
 
@@ -81,6 +81,8 @@ class NatsBackend:
         self.connection = Connection(config)
         self.js = JetStream(self.connection)
         self._lanes: set[NatsLane] = set()
+        #: Subscriptions to announcements, by stream.
+        self._heard: dict[str, list[int]] = {}
         self._listeners: list[Callable[[BackendEvent], None]] = []
         self._nursery: trio.Nursery | None = None
         self.connection.listen(self._on_connection)
@@ -269,11 +271,34 @@ class NatsBackend:
         async with aclosing(self.js.list_consumers(specs[0].stream)) as infos:
             return {info.name: info.created async for info in infos}
 
+    def _hear_deletions(self, stream: str) -> None:
+        """A lane without a pull under way would not learn that its durable is gone, and with it
+        every lease. The server announces it to whoever may listen (`$JS.EVENT.>`).
+        """
+        if stream in self._heard:
+            return
+        self._heard[stream] = [
+            self.connection.subscribe(f"$JS.EVENT.ADVISORY.{what}".encode(), self._on_deletion)
+            for what in (f"CONSUMER.DELETED.{stream}.*", f"STREAM.DELETED.{stream}")
+        ]
+
+    def _on_deletion(
+        self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
+    ) -> None:
+        tokens = subject.decode(errors="replace").split(".")
+        stream = tokens[5] if len(tokens) > 5 else ""
+        durable = tokens[6] if len(tokens) > 6 else None
+        for lane in list(self._lanes):
+            if lane.spec.stream == stream and durable in (None, lane.spec.durable):
+                lane.on_deleted()
+
     async def open_lane(self, spec: LaneSpec) -> NatsLane:
         return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
         await ensure_durables(self.js, specs)
+        for stream in {spec.stream for spec in specs}:
+            self._hear_deletions(stream)
         identities = await self._identities(specs)
         lanes = [NatsLane(self, spec, identities.get(spec.durable, "")) for spec in specs]
         self._lanes.update(lanes)
@@ -283,6 +308,10 @@ class NatsBackend:
 
     def forget_lane(self, lane: NatsLane) -> None:
         self._lanes.discard(lane)
+        stream = lane.spec.stream
+        if not any(other.spec.stream == stream for other in self._lanes):
+            for sid in self._heard.pop(stream, ()):
+                self.start_soon(self.connection.unsubscribe, sid)
 
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         return await read_note(self.js, stream, sequence)

@@ -163,9 +163,18 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
 def _check_subjects(
     config: StreamConfig, current: StreamConfig, messages: int, shards: int
 ) -> None:
-    if not shards:
+    sharded = f"{config.name}.shard."
+    was = sum(subject.startswith(sharded) for subject in current.subjects)
+    if not messages or not (shards or was):
         return
-    was = len(current.subjects)
+    if bool(shards) != bool(was):
+        raise TopologyError(
+            f"stream {config.name!r} holds {messages} messages of a "
+            f"{'sequenced' if was else 'plain'} topic, and this topic is "
+            f"{'sequenced' if shards else 'not'}: they would be handled without their order, or by "
+            "nobody. Let the consumers of the old topic drain the stream to 0 messages first, or "
+            "use another queue name"
+        )
     if messages:
         raise TopologyError(
             f"stream {config.name!r} has {was} shard subjects and still holds {messages} "

@@ -73,9 +73,7 @@ class NatsLane:
         #: Deliveries this old when they come may be somebody else's by now. Needs heartbeats well
         #: inside the lease; a lease shorter than that is trusted from its arrival on.
         self._stale_s = (
-            spec.ack_wait_s * STALE_SHARE
-            if spec.ack_wait_s >= 4 * self._heartbeat_s
-            else float("inf")
+            spec.ack_wait_s * STALE_SHARE if spec.ack_wait_s >= 4 * self._heartbeat_s else _NEVER
         )
         self._trusted_s = spec.ack_wait_s * LEASE_SHARE
         self._fence = Fence(self._conn, spec.ack_wait_s)
@@ -199,7 +197,9 @@ class NatsLane:
         self._received += 1
         num_delivered, sequence, timestamp_ns = ack_numbers(reply)
         # The lease runs from when the server sent it, which is not before either of these.
-        leased_at = max(self._conn.read_floor, self._pull.since)
+        leased_at = now
+        if self._stale_s != _NEVER:
+            leased_at = max(self._conn.read_floor, self._pull.since)
         if now - leased_at > self._stale_s:
             logger.warning(
                 "%s:%d came out of a stall of up to %.1f s; it may be somebody else's by now, so "
@@ -250,9 +250,9 @@ class NatsLane:
             pull.returned(header_block)
         elif verdict is Verdict.VANISHED:
             if code == 409:
-                # Said so by the server: nothing in hand belongs to anybody any more.
-                self.drop_all()
-            self._vanished(f"{code} {text}")
+                self.on_deleted()
+            else:
+                self._vanished(f"{code} {text}")
         elif verdict is Verdict.NOT_PULL:
             self._end(
                 NotPullConsumer(
@@ -407,6 +407,12 @@ class NatsLane:
     def on_reconnected(self) -> None:
         # The server may have been another one, or have lost a stream in memory: look first.
         self._recovery.begin("reconnected")
+
+    def on_deleted(self) -> None:
+        """Said so by the server: nothing in hand is under a lease any more."""
+        if not self._recovery.active:
+            self.drop_all()
+        self._vanished("the durable was deleted")
 
     def on_missed_heartbeats(self) -> None:
         self._abandon_pulls()
