@@ -8,7 +8,9 @@ from the other scripts, and why:
   names and a work-queue stream admits one durable per subject. The stored messages still come
   from peerlib's socket client.
 * The durables are created in the set-up (the group is served once while nothing is stored), as
-  peerlib creates them for the others. Opening the consumers again is inside the measurement.
+  peerlib creates them for the others. Opening the consumers again is inside the measurement, but
+  for ``sequenced``: there the lanes are opened before it, as the others bind their subscriptions
+  before it, and each holds one message at a gate until the meter starts (at most 64 of 3840).
 * ``sequenced``: the package's own hash picks the shard. The 64 keys are spelled so that it spreads
   them as ``id % shards`` does for the others: with the same keys per lane, and so the same longest
   lane, the rows measure the libraries and not the luck of a hash.
@@ -98,10 +100,12 @@ def store(args, topic) -> None:
         wire.close()
 
 
-def group_for(broker, args, topic, sink, done):
+def group_for(broker, args, topic, sink, done, gate=None):
     sleeping = args.workload == "consume-fast"
 
     async def handle(item: Item) -> Outcome:
+        if gate is not None and not gate.is_set():
+            await gate.wait()
         if sleeping:
             await trio.sleep(pl.fast_sleep())
         if sink.accept({"id": item.id, "published_at_ns": item.published_at_ns}):
@@ -156,6 +160,8 @@ async def consume(broker, args, topic, meter, sink) -> str | None:
     if args.workload != "latency":
         await trio.to_thread.run_sync(store, args, topic)
     done = trio.Event()
+    if args.workload == "sequenced":
+        return await consume_lanes(broker, args, topic, meter, sink, done)
     group = group_for(broker, args, topic, sink, done)
     async with trio.open_nursery() as nursery:
         meter.start()
@@ -164,6 +170,19 @@ async def consume(broker, args, topic, meter, sink) -> str | None:
         outcome = await group.run_until(done.wait, drain_timeout=10)
         meter.stop()
     return None if outcome.is_clean else f"unclean stop: {outcome}"
+
+
+async def consume_lanes(broker, args, topic, meter, sink, done) -> str | None:
+    gate = trio.Event()
+    group = group_for(broker, args, topic, sink, done, gate)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(group.serve)
+        meter.start()
+        gate.set()
+        await done.wait()
+        group.stop()
+    meter.stop()
+    return None if group.outcome.is_clean else f"unclean stop: {group.outcome}"
 
 
 async def main(args) -> None:

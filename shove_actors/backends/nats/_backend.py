@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -265,12 +264,6 @@ class NatsBackend:
         """Names one durable among all that had its name."""
         return (await self.js.consumer_info(spec.stream, spec.durable)).created
 
-    async def _identities(self, specs: Sequence[LaneSpec]) -> dict[str, str]:
-        if len(specs) < 4:
-            return {spec.durable: await self.identity(spec) for spec in specs}
-        async with aclosing(self.js.list_consumers(specs[0].stream)) as infos:
-            return {info.name: info.created async for info in infos}
-
     def _hear_deletions(self, stream: str) -> None:
         """A lane without a pull under way would not learn that its durable is gone, and with it
         every lease. The server announces it to whoever may listen (`$JS.EVENT.>`).
@@ -296,10 +289,9 @@ class NatsBackend:
         return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
-        await ensure_durables(self.js, specs)
+        identities = await ensure_durables(self.js, specs)
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
-        identities = await self._identities(specs)
         lanes = [NatsLane(self, spec, identities.get(spec.durable, "")) for spec in specs]
         self._lanes.update(lanes)
         for lane in lanes:

@@ -221,12 +221,17 @@ async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
     return False
 
 
-async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> None:
-    """`ensure_durable` for many durables of one stream: one listing instead of a look at each."""
+async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
+    """`ensure_durable` for many durables of one stream: one listing instead of a look at each.
+
+    Returns when each was made, by name: a later one of the same name is another durable.
+    """
+    made: dict[str, str] = {}
     if len(specs) < 4:
         for spec in specs:
             await ensure_durable(js, spec)
-        return
+            made[spec.durable] = (await js.consumer_info(spec.stream, spec.durable)).created
+        return made
     known: dict[str, ConsumerInfo] = {}
     try:
         async for info in js.list_consumers(specs[0].stream):
@@ -236,14 +241,16 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> None:
     for spec in specs:
         found = known.get(spec.durable)
         if found is None:
-            await _create(js, spec)
+            found = await _create(js, spec)
         else:
             await _reconcile(js, spec, found)
+        made[spec.durable] = found.created
+    return made
 
 
-async def _create(js: JetStream, spec: LaneSpec) -> None:
+async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:
     try:
-        await js.create_consumer(spec.stream, durable_config(spec), action=None)
+        return await js.create_consumer(spec.stream, durable_config(spec), action=None)
     except StreamNotFound as exc:
         raise _not_declared(spec) from exc
     except ApiError as exc:
