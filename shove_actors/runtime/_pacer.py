@@ -6,8 +6,8 @@ bottleneck, more of them only cost more: each sleeping task is one more timer, o
 more coroutine out of the cache (measured: a quarter of the CPU per message, 1280 against 128).
 
 The sign of a busy loop is the time between waking a worker and its running. Above `BUSY_S` growing
-pauses for `PAUSE_S`; then everybody who wanted to grow is asked once, and so on. Workers that
-finish go on with the next message in any case, so a pause costs nothing but growth, and growth
+pauses for `PAUSE_S`; then the consumer that has wanted to grow for longest may, and so on. Workers
+that finish go on with the next message in any case, so a pause costs nothing but growth, and growth
 never stops for good (`tests/runtime/test_pacer.py`). In virtual time nothing is ever late.
 """
 
@@ -66,7 +66,7 @@ class Pacer:
 
                 await trio.lowlevel.wait_task_rescheduled(abort)
             await trio.sleep(PAUSE_S)
-            wanting = list(self._wanting)
-            self._wanting.clear()
-            for grow in wanting:
-                grow()
+            # One consumer per pause, in turn: all of them together would not be a pause.
+            grow = next(iter(self._wanting))
+            del self._wanting[grow]
+            grow()

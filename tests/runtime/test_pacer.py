@@ -42,7 +42,7 @@ async def test_a_worker_woken_late_is_noticed(mock_clock: trio.testing.MockClock
 
 
 async def test_growth_goes_on_after_the_pause(autojump_clock: trio.testing.MockClock) -> None:
-    """Whoever wanted to grow is asked once, all of them, at the end of the pause."""
+    """Whoever wanted to grow is asked once, one at the end of each pause."""
     pacer, asked = Pacer(), []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(pacer.run)
@@ -52,6 +52,8 @@ async def test_growth_goes_on_after_the_pause(autojump_clock: trio.testing.MockC
         pacer.later(first)
         await trio.sleep(PAUSE_S / 2)
         assert asked == []
+        await trio.sleep(PAUSE_S)
+        assert asked == ["first"]
         await trio.sleep(PAUSE_S)
         assert asked == ["first", "second"]
         await trio.sleep(10 * PAUSE_S)
