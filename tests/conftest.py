@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import signal
 import time
 from functools import partial
 from typing import Any
@@ -29,6 +30,11 @@ settings.register_profile(
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 pytest_plugins = ["tests.servers"]
+
+# A shell that starts this in the background may have it ignore SIGINT. Tests of Ctrl-C need what
+# a terminal gives, and the programs they start inherit it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A real-time test that hangs must fail, not hold CI for its ninety minutes.
 REAL_TIME_LIMIT = 60.0
