@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 
+from shove_actors._errors import UnavailableError
 from shove_actors.backends import LaneSpec
 from shove_actors.backends.nats import NatsBackend, _fence
 from shove_actors.backends.nats._lane import NatsLane
@@ -113,3 +115,31 @@ async def test_an_unsequenced_lane_is_not_fenced(own_server: ServerProcess) -> N
         assert not first.lost
         lane.ack(first)
         assert await lane.confirm()
+
+
+async def test_settles_of_a_durable_in_doubt_are_not_sent_by_closing(
+    own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lane closes before it is known whether the durable is still the same."""
+    async with process(own_server, "q") as one:
+        lane = await open_lane(one, credit=2, ack_wait_s=30.0)
+        await one.stored(1)
+        first = await lane.receive()
+        asked, forever = trio.Event(), trio.Event()
+
+        async def never(spec: LaneSpec) -> bool:
+            asked.set()
+            await forever.wait()
+            raise UnavailableError("not now")
+
+        monkeypatch.setattr(of(one), "ensure_durable", never)
+        lane._recovery.begin("the test says so")
+        await asked.wait()
+        lane.ack(first)
+        await lane.close()
+        forever.set()
+        await wait_until(lambda: not lane._recovery.active)
+        assert first.lost
+        backlog = await one.backend.backlog("q", "q-consumer")
+        assert backlog is not None
+        assert backlog.ack_pending == 1, "still the server's, delivered again after its lease"

@@ -305,7 +305,8 @@ class NatsLane:
     def ack(self, delivery: Delivery) -> None:
         if not self._release(delivery):
             return
-        self._last_acked = delivery.reply
+        if not self._recovery.active:
+            self._last_acked = delivery.reply  # what `confirm` repeats must have been sent before
         delivery.successor = None
         pull = self._pull
         if (
@@ -345,15 +346,22 @@ class NatsLane:
             self._conn.write(data)
 
     def _recovered(self) -> None:
-        """The durable is known again; `drop_all` came before this if it is another one."""
+        """`drop_all` came before this if the durable is another one.
+
+        Ended without knowing (the lane closes, or the durable cannot be had): nothing is sent. A
+        settle that may hit another durable's message is worse than one more delivery.
+        """
+        known = self._recovery.known
         now = trio.current_time()
         deferred, self._deferred = self._deferred, []
         for delivery, data in deferred:
-            if delivery.lost or now - delivery.leased_at > self._trusted_s:
+            if not known or delivery.lost or now - delivery.leased_at > self._trusted_s:
                 self._late(delivery)
             else:
                 self._conn.write(data)
-        if self._conn.connected:
+                if data.endswith(b"+ACK\r\n"):
+                    self._last_acked = delivery.reply
+        if known and self._conn.connected:
             for delivery in self._held.values():
                 delivery.renewing = None
                 if not delivery.lost:

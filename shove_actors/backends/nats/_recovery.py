@@ -46,6 +46,7 @@ class Recovery:
         "_stopped",
         "active",
         "identity",
+        "known",
     )
 
     def __init__(
@@ -67,6 +68,8 @@ class Recovery:
         self._stopped = trio.Event()
         self._ended_at = float("-inf")
         self.active = False
+        #: Whether the last one ended because the durable is there.
+        self.known = True
         #: Of the durable that everything in hand comes from.
         self.identity = ""
 
@@ -74,6 +77,7 @@ class Recovery:
         """Returns at once. Nothing happens while one is under way, or after `stop`."""
         if not self._stopped.is_set() and not self.active:
             self.active = True
+            self.known = False
             self._backend.start_soon(self._run, why)
 
     def stop(self) -> None:
@@ -121,6 +125,7 @@ class Recovery:
                     self.identity = identity
                     self._on_created()
                     self._notice("lane_recreated", why)
+                self.known = True
                 return
             await self._stopped_within(pause)
             pause = min(pause * 2, RECOVER_MAX_S)
