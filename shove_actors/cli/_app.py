@@ -1,7 +1,8 @@
 """Arguments, exit codes, and errors in one line.
 
 Exit codes: 0 all is well; 1 the verdict is bad, or an error; 2 wrong usage; 3 handlers still ran
-when the drain timed out; 130 interrupted.
+when the drain timed out; 130 interrupted; 141 nobody reads the output any more (`| head`), as of a
+program that SIGPIPE ends.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ import trio
 
 from shove_actors import ShoveError, UsageError
 
+from . import _simulate
 from ._run import DemoOptions, Interrupted, run_demo
-from ._screen import make_screen
-from ._tree import tree_of_a_broker
+from ._screen import OutputClosed, drop_output, make_screen, write_lines
+from ._tree import TreeOptions, run_tree
 from ._worker import WorkerOptions, run_worker
 
 if sys.version_info < (3, 11):
@@ -39,6 +41,7 @@ class Exit(IntEnum):
     USAGE = 2
     DRAIN_TIMEOUT = 3
     INTERRUPTED = 130
+    OUTPUT_CLOSED = 141
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,14 +51,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     and raises.
     Wrong usage raises `SystemExit(2)`, as argparse does.
     """
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        return _run(list(sys.argv[1:] if argv is None else argv))
+    finally:
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError:
+            drop_output(sys.stdout)
+
+
+def _run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == [WORKER_COMMAND]:
             return _worker(arguments[1:])
         options = _parser().parse_args(arguments)
-        if options.command == "tree":
-            print(*trio.run(tree_of_a_broker, options.shards), sep="\n")
+        if options.command == _simulate.COMMAND:
+            write_lines(sys.stdout, _simulate.run(options))
             return Exit.OK
+        if options.command == "tree":
+            tree = TreeOptions(shards=options.shards, memory=options.memory, rules=options.rules)
+            return trio.run(run_tree, tree, sys.stdout)
         return _demo(options)
     except KeyboardInterrupt:
         return _say("interrupted", Exit.INTERRUPTED)
@@ -106,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="shove-actors",
         description="Reliable messaging on NATS JetStream as supervised Trio actors.",
         epilog="Exit codes: 0 all is well; 1 a bad verdict or an error; 2 wrong usage; 3 handlers "
-        "still ran when the drain timed out; 130 interrupted.",
+        "still ran when the drain timed out; 130 interrupted; 141 nobody reads the output any more.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -132,8 +147,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     demo.add_argument("--store", type=Path, metavar="DIR", help="keep the store and journals here")
     demo.add_argument("--plain", action="store_true", help="lines instead of a live view")
-    tree = commands.add_parser("tree", help="draw the supervision tree of a broker in memory")
+    tree = commands.add_parser(
+        "tree",
+        help="the supervision tree of the demo while it runs",
+        description="Starts the demo's consumers on a nats-server of their own (in memory if there "
+        "is none), lets flights flow, and draws the tree at that moment: states, restarts, last "
+        "exits, waiting messages.",
+    )
     tree.add_argument("--shards", type=_positive, default=8, metavar="N", help="default 8")
+    tree.add_argument("--memory", action="store_true", help="without a server")
+    tree.add_argument("--rules", action="store_true", help="how each is treated, not how it is")
+    _simulate.add_parser(commands.add_parser, _positive)
     return parser
 
 
@@ -166,6 +190,8 @@ def _explain(error: BaseException) -> int:
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt | Interrupted) for leaf in leaves):
         return _say("interrupted", Exit.INTERRUPTED)
+    if any(isinstance(leaf, OutputClosed) for leaf in leaves):
+        return Exit.OUTPUT_CLOSED
     foreign = [leaf for leaf in leaves if not isinstance(leaf, ShoveError | OSError)]
     if foreign or not leaves:
         raise error

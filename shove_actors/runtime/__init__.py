@@ -10,16 +10,26 @@ from ._outcome_report import SupervisorOutcome as SupervisorOutcome
 from ._publisher import Pipeline as Pipeline
 from ._publisher import Publisher as Publisher
 from ._receipt import PublishReceipt as PublishReceipt
+from ._scaling import AutoscalerConfig as AutoscalerConfig
+from ._scaling import Load as Load
+from ._scaling import ProportionalStrategy as ProportionalStrategy
+from ._scaling import ScalingStrategy as ScalingStrategy
+from ._scaling import ThresholdStrategy as ThresholdStrategy
 
 __all__ = [
+    "AutoscalerConfig",
     "Broker",
     "ConsumerGroup",
     "ConsumerOptions",
     "ConsumerSupervisor",
     "ExitCode",
+    "Load",
     "Pipeline",
+    "ProportionalStrategy",
     "PublishReceipt",
     "Publisher",
+    "ScalingStrategy",
     "SupervisorOutcome",
+    "ThresholdStrategy",
     "open_broker",
 ]

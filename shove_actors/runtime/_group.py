@@ -3,7 +3,7 @@
     group (rest_for_one, budget 0)
     ├─ clock   time-outs of running handlers
     ├─ lanes   DynamicSupervisor: one actor per consumer or shard, stopped in parallel
-    └─ scaler  fills the pool; last, so it stops first
+    └─ scaler  fills the pool, and the autoscalers; last, so it stops first
 
 Stopping: lanes are closed (pulls end, what waits is given back), idle workers end, running handlers
 may finish until the drain timeout, then they are cancelled and *their* messages are given back;
@@ -20,17 +20,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import trio
 
-from shove_actors._errors import ActorGone, RestartIntensityExceeded, ShoveError, UsageError
+from shove_actors._errors import ActorGone, UsageError
 from shove_actors.actors import (
     ActorRef,
     ChildSpec,
     Context,
     Crashed,
     DynamicSupervisor,
-    Exited,
-    GraceExpired,
     Intensity,
-    LifecycleEvent,
     Restart,
     StartFailed,
     Strategy,
@@ -38,9 +35,13 @@ from shove_actors.actors import (
 )
 from shove_actors.messaging import Topic
 
+from ._autoscaler import Autoscaler
+from ._group_report import GroupReport
 from ._options import MIB, ConsumerOptions
 from ._outcome_report import SupervisorOutcome, root_cause
 from ._registration import DeadRegistration, Registration
+from ._scaled_pool import ScaledPool
+from ._scaling import AutoscalerConfig
 from ._signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class ConsumerGroup:
         self._served = False
         self._id = f"{self._kind}-{next(_numbers)}"
         self._path = f"services/groups/{self._id}"
-        self._timed_out = False
-        self._restarts = 0
+        self._report = GroupReport(self._path, self._stop)
+        #: Changes that the autoscaler made, per registration.
+        self._scaled: dict[str, int] = {}
         self._failures: list[tuple[BaseException, str]] = []
         #: Root cause of the latest crash, and the path of the child it began in.
         self._latest: tuple[BaseException, str] | None = None
@@ -109,11 +111,13 @@ class ConsumerGroup:
         max_message_size: int = 10 * MIB,
         ack_wait: float = 30.0,
         retry_delay: float = 1.0,
+        autoscaler: AutoscalerConfig | None = None,
     ) -> None:
         """Consume `topic` with `handler` (or one made by `factory` for each consumer).
 
-        See `ConsumerOptions` for the options and their units. Of `consumers=(min, max)` this
-        release runs `min`; a sequenced topic has one consumer per shard whatever is given.
+        See `ConsumerOptions` for the options and their units. `consumers=(min, max)` starts `min`
+        and lets the autoscaler (`autoscaler`, default `AutoscalerConfig()`) run up to `max` of
+        them; a sequenced topic has one consumer per shard whatever is given.
         Raises `UsageError`/`HandlerError` for what cannot work; call it before the group runs.
         """
         self._add(
@@ -128,6 +132,7 @@ class ConsumerGroup:
                     max_message_size=max_message_size,
                     ack_wait=ack_wait,
                     retry_delay=retry_delay,
+                    autoscaler=AutoscalerConfig() if autoscaler is None else autoscaler,
                 ),
                 handler=handler,
                 factory=factory,
@@ -218,7 +223,7 @@ class ConsumerGroup:
         system = broker.system
         ref: ActorRef[Any] | None = None
         opened: list[Registration] = []
-        system.add_listener(self._on_event)
+        system.add_listener(self._report.on_event)
         try:
             for registration in self._registrations:
                 registration.bind(broker.publish_service)
@@ -236,7 +241,7 @@ class ConsumerGroup:
         finally:
             with trio.CancelScope(shield=True):
                 await self._drain(ref, opened, drain_timeout)
-            system.remove_listener(self._on_event)
+            system.remove_listener(self._report.on_event)
         return self.outcome
 
     async def _until_stopped(self, ref: ActorRef[Any]) -> None:
@@ -245,10 +250,10 @@ class ConsumerGroup:
             async def watch() -> None:
                 exit_ = await ref.watch()
                 if isinstance(exit_, Crashed):
-                    self._failed(exit_.error, self._id)
+                    self._report.failed(exit_.error, self._id)
                 elif not self._stop.is_set():
                     why = self._broker.failure or ActorGone(f"{self._id} was ended by its broker")
-                    self._failed(why, self._id)
+                    self._report.failed(why, self._id)
                 nursery.cancel_scope.cancel()
 
             nursery.start_soon(watch)
@@ -279,7 +284,7 @@ class ConsumerGroup:
     def _cut_short(self) -> None:
         """Handlers that run now are about to be cancelled."""
         if any(registration.busy for registration in self._registrations):
-            self._timed_out = True
+            self._report.timed_out = True
 
     async def _watch_hard(self, ref: ActorRef[Any]) -> None:
         """A hard stop during the drain: handlers are cancelled at once."""
@@ -339,8 +344,11 @@ class ConsumerGroup:
     # ------------------------------------------------------------------ tree and report
 
     def _spec(self, drain_timeout: float) -> ChildSpec:
-        specs = [s for r in self._registrations for s in r.specs(drain_timeout)]
-        restarts = 5 + 2 * len(specs)
+        scaling = [r for r in self._registrations if self._scales(r)]
+        fixed = [
+            s for r in self._registrations if r not in scaling for s in r.specs(drain_timeout)
+        ]
+        restarts = 5 + 2 * (len(fixed) + sum(r.options.consumers[1] for r in scaling))
         pool = DynamicSupervisor(
             intensity=Intensity(max_restarts=restarts, period_s=SECONDS_PER_RESTART * restarts),
             stop_grace_s=drain_timeout,
@@ -356,10 +364,21 @@ class ConsumerGroup:
                 nursery.cancel_scope.cancel()
 
         async def scaler(ctx: Context[None]) -> None:
-            for spec in specs:
+            for spec in fixed:
                 await pool.start_child(spec)
-            ctx.started()
-            await ctx.stop_requested.wait()
+            scaled = [
+                (ScaledPool(r, pool, self._broker.backend, drain_timeout), r.options)
+                for r in scaling
+            ]
+            for consumers, options in scaled:
+                await consumers.grow(options.consumers[0])
+            async with trio.open_nursery() as nursery:
+                for consumers, options in scaled:
+                    autoscaler = Autoscaler(consumers, options.autoscaler, decided=self._decided)
+                    nursery.start_soon(autoscaler.run)
+                ctx.started()
+                await ctx.stop_requested.wait()
+                nursery.cancel_scope.cancel()
 
         return supervisor(
             id=self._id,
@@ -374,54 +393,37 @@ class ConsumerGroup:
             ],
         )
 
-    def _on_event(self, event: LifecycleEvent) -> None:
-        if not event.path.startswith(self._path + "/"):
-            return
-        if isinstance(event, GraceExpired):
-            self._timed_out = True
-        elif isinstance(event, Exited) and isinstance(event.exit, Crashed):
-            error = event.exit.error
-            root = root_cause(error)
-            # A supervisor that gives up crashes after, and because of, the child: the child counts.
-            if self._latest is None or self._latest[0] is not root:
-                self._latest = root, event.path.removeprefix(self._path + "/")
-            if self._stop.is_set():
-                self._failed(error, event.path)
-            elif isinstance(error, RestartIntensityExceeded):
-                self._restarts -= 1  # the last crash was not repaired after all
-            else:
-                self._restarts += 1
-                logger.error("consumer %s crashed", event.path, exc_info=error)
+    def _scales(self, registration: Registration) -> bool:
+        return registration.scales
 
-    def _failed(self, error: BaseException, where: str) -> None:
-        root = root_cause(error)
-        if self._latest is not None and self._latest[0] is root:
-            where = self._latest[1]
-        self._failures.append((root, where))
+    def _decided(self, name: str, before: int, after: int) -> None:
+        self._scaled[name] = self._scaled.get(name, 0) + 1
 
     @property
     def outcome(self) -> SupervisorOutcome:
         """What happened so far."""
-        panics = sum(not isinstance(root, ShoveError) for root, _ in self._failures)
-        return SupervisorOutcome(
-            errors=len(self._failures) - panics,
-            panics=panics,
-            timed_out=self._timed_out,
-            restarts=self._restarts,
-            reasons=tuple(
-                f"{where}: {type(root).__name__}: {root}" for root, where in self._failures
-            ),
-        )
+        return self._report.outcome()
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Counters per registration: outcomes, and `lost` leases."""
+        """Counters per registration: outcomes, `lost` leases, `consumers` now, times `scaled`."""
         return {
-            r.name: {**(r.settler.counts if hasattr(r, "settler") else {}), "lost": r.lost}
+            r.name: {
+                **(r.settler.counts if hasattr(r, "settler") else {}),
+                "lost": r.lost,
+                "consumers": r.running,
+                "scaled": self._scaled.get(r.name, 0),
+            }
             for r in self._registrations
         }
 
 
 class ConsumerSupervisor(ConsumerGroup):
-    """Many topics under one lifetime, without scaling. Made by `broker.consumer_supervisor()`."""
+    """Many topics under one lifetime, without scaling. Made by `broker.consumer_supervisor()`.
+
+    Of `consumers=(min, max)` it runs `min`.
+    """
 
     _kind = "supervisor"
+
+    def _scales(self, registration: Registration) -> bool:
+        return False

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from shove_actors._errors import UsageError
 from shove_actors.messaging import Limits
+
+from ._scaling import AutoscalerConfig
 
 MIB = 1 << 20
 
@@ -19,7 +21,8 @@ class ConsumerOptions:
     `concurrent_processing`: run up to `prefetch` handlers of one consumer at once. `ack_wait`:
     the lease; it is renewed while a handler runs, so it bounds how long a message of a crashed
     process stays invisible, not how long a handler may run. `handler_timeout=None`: no limit.
-    `retry_delay`: pause before a retry where no hold queue says otherwise.
+    `retry_delay`: pause before a retry where no hold queue says otherwise. `autoscaler`: when the
+    number of consumers changes between min and max.
     """
 
     consumers: tuple[int, int] = (1, 1)
@@ -30,6 +33,7 @@ class ConsumerOptions:
     max_message_size: int = 10 * MIB
     ack_wait: float = 30.0
     retry_delay: float = 1.0
+    autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
 
     def __post_init__(self) -> None:
         low, high = self.consumers
@@ -51,8 +55,17 @@ class ConsumerOptions:
             raise UsageError(
                 f"ack_wait={self.ack_wait}: at least 0.1 s, or the lease cannot be renewed in time"
             )
+        if not isinstance(self.autoscaler, AutoscalerConfig):
+            raise UsageError(
+                f"autoscaler={type(self.autoscaler).__name__}: give an AutoscalerConfig(...)"
+            )
         # Its own checks name max_retries and retry_delay.
         _ = self.limits
+
+    @property
+    def takes(self) -> int:
+        """Messages that one consumer handles at once: the rest of `prefetch` only waits."""
+        return self.prefetch if self.concurrent_processing else 1
 
     @property
     def limits(self) -> Limits:

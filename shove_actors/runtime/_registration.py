@@ -83,6 +83,8 @@ class Registration:
         self.lost = 0
         self.lanes: list[Lane] = []
         self.workers: set[Worker] = set()
+        #: The workers of each consumer that runs or has run.
+        self.consumers: dict[int, list[Worker]] = {}
         self.settler: Settler
         self.ledger: AttemptLedger
 
@@ -168,20 +170,39 @@ class Registration:
     # ------------------------------------------------------------------ actors
 
     def specs(self, drain_timeout: float) -> list[ChildSpec]:
-        """The consumers as children of the group's pool."""
+        """The consumers that a group starts with, as children of its pool."""
+        return [self.spec(index, drain_timeout) for index in range(self.consumer_count)]
+
+    def spec(self, index: int, drain_timeout: float) -> ChildSpec:
+        """One consumer; of a sequenced topic, that of the shard `index`."""
         sequenced = self.topic.topology.sequenced
-        return [
-            ChildSpec(
-                id=f"{self.name}-shard-{index}" if sequenced else f"{self.name}-{index}",
-                start=partial(self._consume, index),
-                restart=Restart.PERMANENT,
-                shutdown=Shutdown.within(drain_timeout),
-                # What a lane holds is under a server lease that may have ended meanwhile.
-                mailbox=MailboxSpec(capacity=1, on_restart=OnRestart.CLEAR),
-                backoff=Backoff(initial_s=0.2, max_s=5.0, jitter=0.2, reset_after_s=30.0),
-            )
-            for index in range(self.consumer_count)
-        ]
+        return ChildSpec(
+            id=f"{self.name}-shard-{index}" if sequenced else f"{self.name}-{index}",
+            start=partial(self._consume, index),
+            restart=Restart.PERMANENT,
+            shutdown=Shutdown.within(drain_timeout),
+            # What a lane holds is under a server lease that may have ended meanwhile.
+            mailbox=MailboxSpec(capacity=1, on_restart=OnRestart.CLEAR),
+            backoff=Backoff(initial_s=0.2, max_s=5.0, jitter=0.2, reset_after_s=30.0),
+        )
+
+    @property
+    def scales(self) -> bool:
+        """Whether the number of consumers changes. That of shards never does by itself."""
+        low, high = self.options.consumers
+        return low < high and not self.topic.topology.sequenced
+
+    @property
+    def running(self) -> int:
+        """Consumers that run now."""
+        return sum(
+            any(worker in self.workers for worker in workers)
+            for workers in self.consumers.values()
+        )
+
+    def is_busy(self, index: int) -> bool:
+        """Whether a handler of this consumer is running."""
+        return any(worker.busy for worker in self.consumers.get(index, ()))
 
     async def _consume(self, index: int, ctx: Context[None]) -> None:
         """A consumer actor: one worker, or up to `prefetch` of them as its handlers wait."""
@@ -191,6 +212,7 @@ class Registration:
         most = self.options.prefetch if concurrent else 1
         handler = self._own_handler()
         workers: list[Worker] = []
+        self.consumers[index] = workers
         async with trio.open_nursery() as nursery:
 
             def more() -> None:
@@ -311,6 +333,7 @@ class DeadRegistration(Registration):
 
     async def _consume_dead(self, index: int, ctx: Context[None]) -> None:
         worker = Worker(self, self.lanes[0])
+        self.consumers[index] = [worker]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._run, worker, trio.current_time())
             ctx.started()

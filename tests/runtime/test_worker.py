@@ -46,7 +46,7 @@ class Gauge:
         ({"prefetch": 20}, 1),
         ({"prefetch": 20, "consumers": 4}, 4),
         ({"prefetch": 5, "consumers": 4, "concurrent_processing": True}, 20),
-        ({"prefetch": 5, "consumers": (2, 8)}, 2),
+        ({"prefetch": 5, "consumers": (2, 2)}, 2),
     ],
 )
 async def test_handlers_at_once(
