@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import pathlib
+import shlex
 import shutil
 import socket
 import subprocess
@@ -93,18 +94,23 @@ def typing(session: nox.Session) -> None:
 
 @nox.session
 def examples(session: nox.Session) -> None:
-    """Every script in examples/ that says `# runnable` on a line of its own near the top."""
-    runnable = [p for p in sorted((ROOT / "examples").glob("*.py")) if _is_runnable(p)]
-    if not runnable:
+    """Every run that a script in examples/ declares near its top, each on a line of its own.
+
+    `# runnable` is a run without arguments, `# runnable: --kill-something --seed 1` one with them.
+    """
+    runs = [(p, args) for p in sorted((ROOT / "examples").glob("*.py")) for args in _runs(p)]
+    if not runs:
         session.skip("no script in examples/ is marked runnable")
     session.install(".[test]")
-    for path in runnable:
-        session.run("python", str(path.relative_to(ROOT)))
+    for path, args in runs:
+        session.run("python", str(path.relative_to(ROOT)), *args)
 
 
-def _is_runnable(path: pathlib.Path) -> bool:
+def _runs(path: pathlib.Path) -> list[list[str]]:
+    """The arguments of each run that this script declares."""
     head = path.read_text(encoding="utf-8").splitlines()[:20]
-    return any(line.strip() == "# runnable" for line in head)
+    declared = [line.strip().partition(":") for line in head]
+    return [shlex.split(args) for marker, _, args in declared if marker == "# runnable"]
 
 
 @nox.session
@@ -159,6 +165,18 @@ def bench(session: nox.Session) -> None:
         "--rounds", "5", "--out", str(out), *session.posargs,
     )  # fmt: skip
     session.run("python", str(folder / "targets.py"), str(out / "runs.json"))
+
+
+@nox.session(python="3.13")
+def bench_actors(session: nox.Session) -> None:
+    """The actors beside bare Trio, pykka and triotp, with a verdict per goal; needs no server.
+
+    On 3.13, because triotp does. Arguments go to run.py: `nox -s bench_actors -- --cases tell`.
+    """
+    session.install(".", "psutil", "pykka>=4", "triotp>=0.3")
+    folder = ROOT / "examples" / "bench_actors"
+    out = ROOT / "bench-results"
+    session.run("python", str(folder / "run.py"), "--out", str(out), *session.posargs)
 
 
 # ------------------------------------------------------------------------------ Docker

@@ -31,6 +31,7 @@ from shove_actors.messaging import (
     SequenceFailure,
     Topology,
     TopologyBuilder,
+    Unaudited,
     before_handling,
     effective_retry_count,
     route,
@@ -55,6 +56,7 @@ OUTCOMES = st.one_of(
     st.builds(Retry, after=_DELAYS, reason=st.none() | st.text(max_size=5)),
     st.builds(Reject, reason=st.none() | st.text(max_size=5)),
     st.builds(Defer, after=_DELAYS),
+    st.just(Unaudited()),
 )
 FACTS = st.builds(
     DeliveryFacts,
@@ -93,7 +95,9 @@ def test_every_outcome_has_a_verdict_that_fits(
         assert topology.sequenced or not topology.holds
         assert verdict.delay_s > 0
         assert verdict.warn_defer == (topology.sequenced and isinstance(outcome, Defer))
-        assert verdict.counted == (topology.sequenced or isinstance(outcome, Retry))
+        assert verdict.counted == (
+            isinstance(outcome, Retry) or (topology.sequenced and isinstance(outcome, Defer))
+        )
     elif isinstance(verdict, (Dead, Discard)):
         assert isinstance(verdict, Dead) == (topology.dlq is not None)
 
@@ -106,6 +110,8 @@ def test_a_message_is_given_up_only_for_reject_or_a_used_up_budget(
     given_up = isinstance(verdict, (Dead, Discard))
     if isinstance(outcome, Reject):
         assert given_up
+    elif isinstance(outcome, Unaudited):
+        assert not given_up  # SW-60: finished work never dies of a missing audit record
     elif given_up:
         assert isinstance(verdict, (Dead, Discard))
         assert verdict.reason is DeathReason.MAX_RETRIES_EXCEEDED

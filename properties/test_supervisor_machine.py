@@ -1,15 +1,23 @@
-"""The supervisor's plan against a world that answers late, out of turn and with crashes.
+"""A supervisor against children that start, fail, crash, return and stop as Hypothesis pleases.
 
-The machine plays everything around `decide`: children that start, refuse to, crash, return and
-stop when it pleases Hypothesis, a queue of reports not yet delivered, and a clock. What must hold
-however they interleave:
+The same rules run in two worlds (`actor-semantics` 6.11). `PlanAlone` is the pure plan with a
+model of children (`supervisor_model.py`), whose reports arrive as late as `deliver` lets them.
+`PlanAndTrio` is that plan beside a real supervisor under a `Stepper` (`supervisor_world.py`).
+After every step both must agree about which incarnations run and what they have been told, the
+state and number of starts of each slot, when something happens next, every request, kill, backoff
+and overrun with its time, what `start_child` and `stop_child` have come to, late errors, and how
+the supervisor ended.
 
-* no child is started while its previous incarnation is alive, nor after its slot was forgotten;
-* a temporary child is started once;
-* static: one start or stop at a time; under rest_for_one and one_for_all nobody is started while
-  somebody before him is down;
-* no start before the backoff of the last crash is over;
-* restarts within any period never exceed the budget, and after the final action there is silence;
+What must hold however things interleave (checked in the model):
+
+* no child is started while its previous incarnation is alive, nor after its slot was forgotten, nor
+  when its kind forbids it (a temporary child is started once, a transient one not after a return);
+* static: one start or stop at a time; stops go last to first; under rest_for_one and one_for_all
+  nobody is started while somebody before him is down, and nobody outlives a restart of one before
+  him (one_for_all: of anybody); under one_for_one nobody is stopped;
+* no start before the backoff of the last crash is over; each backoff is as long as the rule says;
+* the supervisor gives up with the first restart over the budget, and not before; after the final
+  action there is silence;
 * nothing is forgotten: with all reports delivered and nothing under way, every child is up, has
   ended, or waits for a time that lies ahead (or behind one that does);
 * the decision is a pure function: asked twice it answers the same, and changes nothing.
@@ -17,8 +25,8 @@ however they interleave:
 
 from __future__ import annotations
 
-from collections import deque
-from copy import deepcopy
+import math
+from collections.abc import Callable
 
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -28,254 +36,265 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
+from supervisor_model import Child, Manner, PlanWorld, Setup, Traits
+from supervisor_world import TrioWorld
 
-from shove_actors.actors import (
-    AutoShutdown,
-    Backoff,
-    Crashed,
-    Exit,
-    Intensity,
-    Restart,
-    Returned,
-    Stopped,
-    Strategy,
-)
-from shove_actors.actors._plan import PlanState, begin, decide
-from shove_actors.actors._plan_types import (
-    Add,
-    ChildDown,
-    ChildRejected,
-    ChildUp,
-    Delay,
-    FailStart,
-    Finish,
-    Forget,
-    GiveUp,
-    Phase,
-    PlanAction,
-    PlanEvent,
-    PlanSlot,
-    Ready,
-    Refuse,
-    Remove,
-    StartChild,
-    StopChild,
-    Tick,
-)
+from shove_actors.actors import AutoShutdown, Backoff, Restart, State, Strategy
 
-PERIOD_S = 10
-FINAL = (GiveUp, FailStart, Finish)
-
-_kinds = st.sampled_from(Restart)
-_backoffs = st.sampled_from(
-    [None, Backoff(initial_s=1, max_s=4), Backoff(initial_s=2, max_s=8, jitter=0.5)]
+_traits = st.builds(
+    Traits,
+    restart=st.sampled_from(Restart),
+    backoff=st.sampled_from(
+        [None, Backoff(initial_s=1, max_s=4), Backoff(initial_s=2, max_s=8, jitter=0.5)]
+    ),
+    significant=st.booleans(),
+    manner=st.sampled_from(Manner),
+    grace_s=st.sampled_from([2.0, 0.0, math.inf]),
+    timeout_s=st.sampled_from([None, 3.0]),
 )
-_draws = st.sampled_from([0.0, 0.5, 0.99])
+#: Which of the children that come into question.
+_nth = st.integers(0, 5)
+_start = st.sampled_from(["up", "up", "up", "up", "crash", "return"])
+_end = st.sampled_from(["crash", "return"])
+_grace = st.sampled_from([None, 1.0])
 
 
 class SupervisorMachine(RuleBasedStateMachine):
-    """One supervisor, driven by its plan alone."""
+    """The rules. Which worlds they happen in is the business of the subclasses."""
+
+    held = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.now = 0.0
-        self.world: dict[str, str] = {}
-        self.queue: deque[PlanEvent] = deque()
-        self.starts: dict[str, int] = {}
-        self.forgotten: set[str] = set()
-        self.kinds: dict[str, Restart] = {}
-        self.not_before: dict[str, float] = {}
-        self.removed: set[str] = set()
-        self.restarts: list[float] = []
-        self.final: PlanAction | None = None
-        self.ready = False
-        self.next_id = 0
+        self.plan: PlanWorld
+        self.real: TrioWorld | None = None
+        self.tickets = 0
+        self.steps_left = 0
 
     @initialize(
-        slots=st.lists(st.tuples(_kinds, _backoffs, st.booleans()), max_size=5),
+        seed=st.random_module(),
         strategy=st.sampled_from([*Strategy, None]),
-        budget=st.sampled_from([0, 1, 2, 5, 1000]),
-        rule_=st.sampled_from(AutoShutdown),
+        budget=st.sampled_from([1000, 5, 2, 1, 0]),
+        auto=st.sampled_from(AutoShutdown),
+        pool_grace_s=_grace,
+        children=st.lists(_traits, max_size=5),
+        starts=st.integers(0, 5),
+        steps=st.integers(0, 30),
     )
     def begin(
         self,
-        slots: list[tuple[Restart, Backoff | None, bool]],
+        seed: object,
         strategy: Strategy | None,
         budget: int,
-        rule_: AutoShutdown,
+        auto: AutoShutdown,
+        pool_grace_s: float | None,
+        children: list[Traits],
+        starts: int,
+        steps: int,
     ) -> None:
-        self.dynamic = strategy is None
-        self.strategy = strategy
-        self.budget = budget
-        self.auto = AutoShutdown.NEVER if self.dynamic else rule_
-        plan_slots = []
-        for restart, backoff, significant in [] if self.dynamic else slots:
-            plan_slots.append(
-                PlanSlot(
-                    id=self._new_id(restart),
-                    restart=restart,
-                    backoff=backoff,
-                    significant=significant
-                    and restart is not Restart.PERMANENT
-                    and self.auto is not AutoShutdown.NEVER,
-                )
-            )
-        self.state: PlanState = begin(
-            plan_slots,
-            strategy=strategy,
-            intensity=Intensity(max_restarts=budget, period_s=PERIOD_S),
-            auto_shutdown=self.auto,
+        """`starts` children come up at once; nobody stops it all in the first `steps` steps."""
+        if strategy is None:
+            auto, children = AutoShutdown.NEVER, []
+        setup = Setup(strategy, budget, auto, pool_grace_s, tuple(children))
+        self.plan = PlanWorld(setup, held=self.held)
+        self.enter(setup)
+        self.do(lambda plan: plan.begin(), lambda real: real.begin())
+        for _ in range(starts):
+            if self.some(_starting):
+                self.start_ends(nth=0, how="up")
+        self.steps_left = steps
+
+    def enter(self, setup: Setup) -> None:
+        """Make the real world, if there is one."""
+
+    def do(
+        self, in_plan: Callable[[PlanWorld], None], in_trio: Callable[[TrioWorld], None]
+    ) -> None:
+        if self.real is not None:
+            in_trio(self.real)
+            self.plan.lead(self.real.take_seen())
+        in_plan(self.plan)
+        self.plan.flush()
+        self.plan.assert_all_led()
+        self.steps_left -= 1
+
+    def some(self, fits: Callable[[Child], bool]) -> list[str]:
+        return [child.id for child in self.plan.children.values() if fits(child)]
+
+    def pick(self, nth: int, fits: Callable[[Child], bool]) -> str:
+        ids = self.some(fits)
+        return ids[nth % len(ids)]
+
+    # ----------------------------------------------------------------------- children
+
+    @precondition(lambda self: self.some(_starting))
+    @rule(nth=_nth, how=_start)
+    def start_ends(self, nth: int, how: str) -> None:
+        id_ = self.pick(nth, _starting)
+        self.do(lambda plan: plan.start_ends(id_, how), lambda real: real.tell((id_, how)))
+
+    @precondition(lambda self: self.some(_started))
+    @rule(nth=_nth, how=_end)
+    def child_ends(self, nth: int, how: str) -> None:
+        id_ = self.pick(nth, _started)
+        self.do(lambda plan: plan.children_end((id_, how)), lambda real: real.tell((id_, how)))
+
+    @precondition(lambda self: len(self.some(_started)) > 1)
+    @rule(nth=_nth, how=_end, other=_nth, other_how=_end)
+    def two_end_at_once(self, nth: int, how: str, other: int, other_how: str) -> None:
+        one = self.pick(nth, _started)
+        two = self.pick(other, lambda child: _started(child) and child.id != one)
+        self.do(
+            lambda plan: plan.children_end((one, how), (two, other_how)),
+            lambda real: real.tell((one, how), (two, other_how)),
         )
-        self._decide(Tick())
 
-    def _new_id(self, restart: Restart) -> str:
-        id_ = f"c{self.next_id}"
-        self.next_id += 1
-        self.world[id_] = "off"
-        self.starts[id_] = 0
-        self.kinds[id_] = restart
-        return id_
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0, 11.0]))
+    def time_passes(self, seconds: float) -> None:
+        self.do(lambda plan: plan.advance(seconds), lambda real: real.trio.advance(seconds))
 
-    # What the world does.
+    # ------------------------------------------------------------------ a dynamic supervisor
 
-    @precondition(lambda self: any(s == "starting" for s in self.world.values()))
-    @rule(data=st.data(), works=st.booleans(), draw=_draws)
-    def start_ends(self, data: st.DataObject, works: bool, draw: float) -> None:
-        id_ = self._pick(data, "starting")
-        self.world[id_] = "up" if works else "off"
-        if works:
-            self.queue.append(ChildUp(id=id_))
-        else:
-            self.queue.append(ChildRejected(id=id_, error=ValueError("no"), draw=draw))
+    @precondition(lambda self: self.plan.dynamic and not self.plan.ended and self.free_id())
+    @rule(traits=_traits)
+    def add(self, traits: Traits) -> None:
+        id_ = self.free_id()
+        self.do(lambda plan: plan.add(id_, traits), lambda real: real.add(id_, traits))
 
-    @precondition(lambda self: any(s in ("up", "stopping") for s in self.world.values()))
-    @rule(data=st.data(), crash=st.booleans(), draw=_draws)
-    def child_ends_by_itself(self, data: st.DataObject, crash: bool, draw: float) -> None:
-        id_ = self._pick(data, "up", "stopping")
-        exit_: Exit = Crashed(error=ValueError("boom")) if crash else Returned()
-        self.world[id_] = "off"
-        self.queue.append(ChildDown(id=id_, exit=exit_, draw=draw))
+    @precondition(lambda self: self.some(self.waited_for))
+    @rule(nth=_nth)
+    def give_up_add(self, nth: int) -> None:
+        id_ = self.pick(nth, self.waited_for)
+        self.do(lambda plan: plan.give_up_add(id_), lambda real: real.give_up_add(id_))
 
-    @precondition(lambda self: any(s == "stopping" for s in self.world.values()))
-    @rule(data=st.data())
-    def child_stops(self, data: st.DataObject) -> None:
-        id_ = self._pick(data, "stopping")
-        self.world[id_] = "off"
-        self.queue.append(ChildDown(id=id_, exit=Stopped()))
+    @precondition(lambda self: self.plan.dynamic and not self.plan.ended and self.plan.children)
+    @rule(nth=_nth, grace_s=_grace)
+    def remove(self, nth: int, grace_s: float | None) -> None:
+        id_ = self.pick(nth, _any)
+        ticket = self.tickets = self.tickets + 1
+        self.do(
+            lambda plan: plan.remove(id_, grace_s, ticket),
+            lambda real: real.remove(id_, grace_s, ticket),
+        )
 
-    @rule(step=st.sampled_from([0.5, 1.0, 3.0, 11.0]))
-    def time_passes(self, step: float) -> None:
-        # As the loop does: never past a timer without a tick at the timer.
-        target = self.now + step
-        while self.state.wake_at is not None and self.state.wake_at <= target and not self.queue:
-            self.now = max(self.now, self.state.wake_at)
-            self._decide(Tick())
-        self.now = target
+    @precondition(lambda self: self.plan.dynamic and self.some(_started))
+    @rule(nth=_nth, other=_nth, how=_end)
+    def remove_while_one_ends(self, nth: int, other: int, how: str) -> None:
+        id_, who = self.pick(nth, _any), self.pick(other, _started)
+        ticket = self.tickets = self.tickets + 1
 
-    @precondition(lambda self: self.queue)
+        def in_plan(plan: PlanWorld) -> None:
+            plan.remove(id_, None, ticket)
+            plan.children_end((who, how))
+
+        self.do(in_plan, lambda real: real.remove_telling(id_, ticket, who, how))
+
+    @precondition(lambda self: self.plan.dynamic and self.some(_started))
+    @rule(nth=_nth, how=_end)
+    def remove_one_that_ends(self, nth: int, how: str) -> None:
+        who = self.some(_any).index(self.pick(nth, _started))
+        self.remove_while_one_ends(nth=who, other=nth, how=how)
+
+    def free_id(self) -> str:
+        if self.held:
+            # A late report about the one before must not be taken for one about the next.
+            return f"c{len(self.plan.adds)}" if len(self.plan.children) < 6 else ""
+        return next((id_ for n in range(6) if (id_ := f"c{n}") not in self.plan.children), "")
+
+    def waited_for(self, child: Child) -> bool:
+        return self.plan.adds.get(child.id, ()) is None
+
+    # -------------------------------------------------------------------------- the end
+
+    @precondition(lambda self: not self.plan.stopping and self.steps_left <= 0)
+    @rule(how=st.sampled_from(["ask", "cancel"]))
+    def stop(self, how: str) -> None:
+        self.do(lambda plan: plan.stop(how), lambda real: real.stop(how))
+
+    @precondition(
+        lambda self: (
+            self.plan.ready
+            and not self.plan.ended
+            and not self.plan.hard
+            and (self.plan.stopping or self.steps_left <= 0)
+        )
+    )
+    @rule()
+    def hard_stop(self) -> None:
+        self.do(lambda plan: plan.hard_stop(), lambda real: real.hard_stop())
+
+    @invariant()
+    def check(self) -> None:
+        self.plan.check()
+
+
+def _any(child: Child) -> bool:
+    return True
+
+
+def _starting(child: Child) -> bool:
+    return child.alive and not child.said_started
+
+
+def _started(child: Child) -> bool:
+    return child.alive and child.said_started
+
+
+class PlanAlone(SupervisorMachine):
+    """Reports lie about until they are delivered."""
+
+    held = True
+
+    @precondition(lambda self: self.plan.queue)
     @rule()
     def deliver(self) -> None:
-        event = self.queue.popleft()
-        if isinstance(event, Remove) and event.id in self.state.slots:
-            self.removed.add(event.id)
-        self._decide(event)
+        self.plan.deliver()
 
-    @precondition(lambda self: self.dynamic and len(self.state.slots) < 6)
-    @rule(restart=_kinds, backoff=_backoffs)
-    def add(self, restart: Restart, backoff: Backoff | None) -> None:
-        id_ = self._new_id(restart)
-        self.queue.append(Add(slot=PlanSlot(id=id_, restart=restart, backoff=backoff)))
 
-    @precondition(lambda self: self.dynamic and self.world)
-    @rule(data=st.data())
-    def remove(self, data: st.DataObject) -> None:
-        self.queue.append(Remove(id=data.draw(st.sampled_from(sorted(self.world)))))
+class PlanAndTrio(SupervisorMachine):
+    """Beside a real supervisor."""
 
-    def _pick(self, data: st.DataObject, *states: str) -> str:
-        return data.draw(st.sampled_from([i for i, s in self.world.items() if s in states]))
+    def enter(self, setup: Setup) -> None:
+        self.real = TrioWorld(setup)
 
-    # What the plan answers.
-
-    def _decide(self, event: PlanEvent) -> None:
-        before = deepcopy(self.state.slots)
-        state, actions = decide(self.state, event, self.now)
-        assert self.state.slots == before, "decide changed its input"
-        assert decide(self.state, event, self.now) == (state, actions), "decide is not pure"
-        counted = len(state.window.times) and state.window.times != self.state.window.times
-        self.state = state
-        if counted:
-            self.restarts.append(self.now)
-        for action in actions:
-            assert self.final is None, "an action after the final one"
-            self._carry_out(action)
-
-    def _carry_out(self, action: PlanAction) -> None:
-        if isinstance(action, FINAL):
-            self.final = action
-        elif isinstance(action, Ready):
-            assert not self.ready
-            self.ready = True
-            assert self.dynamic or all(n > 0 for n in self.starts.values())
-        elif isinstance(action, StartChild):
-            self._start(action.id)
-        elif isinstance(action, StopChild):
-            # It may have ended already, its report still in the queue; or be starting still.
-            if self.world[action.id] == "up":
-                self.world[action.id] = "stopping"
-            elif self.world[action.id] == "starting":
-                self.world[action.id] = "off"
-                self.queue.append(ChildRejected(id=action.id, error=ValueError("cancelled")))
-        elif isinstance(action, Forget):
-            assert action.id not in self.forgotten
-            assert self.world[action.id] == "off"
-            self.forgotten.add(action.id)
-        elif isinstance(action, Delay):
-            assert action.delay_s > 0
-            self.not_before[action.id] = self.now + action.delay_s
-        else:
-            assert isinstance(action, Refuse)
-            assert self.dynamic
-
-    def _start(self, id_: str) -> None:
-        assert self.world[id_] == "off", "two incarnations at once"
-        assert id_ not in self.forgotten
-        assert id_ not in self.removed
-        assert self.now >= self.not_before.get(id_, 0.0), "started before its backoff was over"
-        if self.kinds[id_] is Restart.TEMPORARY:
-            assert self.starts[id_] == 0
-        if not self.dynamic:
-            assert all(s not in ("starting", "stopping") for s in self.world.values())
-        if self.strategy in (Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ALL):
-            for other, slot in self.state.slots.items():
-                if other == id_:
-                    break
-                assert slot.phase in (Phase.UP, Phase.ENDED)
-        self.starts[id_] += 1
-        self.world[id_] = "starting"
-
-    # What must always hold.
+    def teardown(self) -> None:
+        if self.real is not None:
+            self.real.close()
 
     @invariant()
-    def budget_is_kept(self) -> None:
-        recent = [t for t in self.restarts if t >= self.now - PERIOD_S]
-        assert len(recent) <= self.budget + (1 if isinstance(self.final, GiveUp) else 0)
+    def check(self) -> None:
+        super().check()
+        plan, real = self.plan, self.real
+        assert real is not None
+        living = {child.id: child.stage for child in plan.children.values() if child.alive}
+        assert {id_: puppet.stage for id_, puppet in real.alive.items()} == living
+        assert sorted(real.facts) == sorted(plan.facts)
+        assert real.trio.now == plan.now
+        assert real.trio.next_deadline() == plan.next_deadline()
+        assert real.entered is plan.ready
+        assert real.outcome == plan.outcome
+        if real.system is not None:
+            assert sorted(real.late()) == sorted(plan.late)
+            assert sorted(real.killed()) == sorted(plan.killed)
+            if not plan.ended:
+                slots = {child.id: (child.state, child.number) for child in plan.children.values()}
+                assert real.states() == slots
+            elif not plan.dynamic:
+                assert all(state is State.ENDED for state, _ in real.states().values())
+        self.requests_agree(plan, real)
 
-    @invariant()
-    def nobody_is_forgotten(self) -> None:
-        if not hasattr(self, "state") or self.queue or self.final is not None:
-            return
-        if any(s in ("starting", "stopping") for s in self.world.values()):
-            return
-        assert not self.state.deferred
-        wake_at = self.state.wake_at
-        for slot in self.state.slots.values():
-            if slot.phase in (Phase.UP, Phase.ENDED):
-                assert (self.world[slot.id] == "up") is (slot.phase is Phase.UP)
-                continue
-            assert slot.phase is Phase.DOWN
-            assert wake_at is not None, "down, with nothing to wait for"
-            if self.strategy not in (Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ALL):
-                assert slot.not_before >= wake_at
+    def requests_agree(self, plan: PlanWorld, real: TrioWorld) -> None:
+        for id_, step in real.adds.items():
+            wanted = plan.adds[id_]
+            assert step.done is (wanted is not None), id_
+            if wanted is not None:
+                assert real.result_of(step) == wanted
+        for ticket, removal in real.removes.items():
+            exit_ = plan.removes[ticket][1]
+            assert removal.done is (exit_ is not None), plan.removes[ticket][0].id
+            if exit_ is not None:
+                assert type(removal.result()).__name__ == exit_
 
 
-TestSupervisorMachine = SupervisorMachine.TestCase
+TestPlanAlone = PlanAlone.TestCase
+TestPlanAndTrio = PlanAndTrio.TestCase

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
     from ._errors import PublishRefused as PublishRefused
     from ._errors import PublishUnknown as PublishUnknown
     from ._errors import RequestTimeout as RequestTimeout
+    from ._errors import ReshardTimeout as ReshardTimeout
+    from ._errors import ReshardUnderWay as ReshardUnderWay
     from ._errors import ShoveError as ShoveError
     from ._errors import StreamFull as StreamFull
     from ._errors import TLSError as TLSError
@@ -61,6 +63,7 @@ if TYPE_CHECKING:
     from .embedded import EmbeddedServer as EmbeddedServer
     from .embedded import embedded_server as embedded_server
     from .messaging import RAW as RAW
+    from .messaging import AuditRecord as AuditRecord
     from .messaging import BytesCodec as BytesCodec
     from .messaging import Codec as Codec
     from .messaging import DeadMetadata as DeadMetadata
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from .messaging import MessageMetadata as MessageMetadata
     from .messaging import NatsStreamConfig as NatsStreamConfig
     from .messaging import Outcome as Outcome
+    from .messaging import PoisonedKey as PoisonedKey
     from .messaging import Reject as Reject
     from .messaging import Retention as Retention
     from .messaging import Retry as Retry
@@ -79,6 +83,8 @@ if TYPE_CHECKING:
     from .messaging import Topic as Topic
     from .messaging import Topology as Topology
     from .messaging import TopologyBuilder as TopologyBuilder
+    from .runtime import AuditEntry as AuditEntry
+    from .runtime import AuditLog as AuditLog
     from .runtime import AutoscalerConfig as AutoscalerConfig
     from .runtime import Broker as Broker
     from .runtime import ConsumerGroup as ConsumerGroup
@@ -91,12 +97,17 @@ if TYPE_CHECKING:
     from .runtime import PublishReceipt as PublishReceipt
     from .runtime import ScalingStrategy as ScalingStrategy
     from .runtime import SupervisorOutcome as SupervisorOutcome
+    from .runtime import Telemetry as Telemetry
     from .runtime import ThresholdStrategy as ThresholdStrategy
+    from .runtime import audited as audited
     from .runtime import open_broker as open_broker
 
 __all__ = [
     "RAW",
     "ActorError",
+    "AuditEntry",
+    "AuditLog",
+    "AuditRecord",
     "AuthenticationError",
     "AutoscalerConfig",
     "BatchError",
@@ -131,6 +142,7 @@ __all__ = [
     "NotConnected",
     "Outcome",
     "Pipeline",
+    "PoisonedKey",
     "ProportionalStrategy",
     "PublishError",
     "PublishReceipt",
@@ -139,6 +151,8 @@ __all__ = [
     "Publisher",
     "Reject",
     "RequestTimeout",
+    "ReshardTimeout",
+    "ReshardUnderWay",
     "Retention",
     "Retry",
     "ScalingStrategy",
@@ -149,6 +163,7 @@ __all__ = [
     "StreamFull",
     "SupervisorOutcome",
     "TLSError",
+    "Telemetry",
     "ThresholdStrategy",
     "Topic",
     "TopicNotDeclared",
@@ -158,6 +173,7 @@ __all__ = [
     "UnavailableError",
     "UsageError",
     "actors",
+    "audited",
     "embedded_server",
     "jetstream",
     "open_broker",
@@ -190,6 +206,8 @@ _HOMES = {
         "PublishRefused",
         "PublishUnknown",
         "RequestTimeout",
+        "ReshardTimeout",
+        "ReshardUnderWay",
         "ShoveError",
         "StreamFull",
         "TLSError",
@@ -209,6 +227,7 @@ _HOMES = {
     ),
     ".messaging": (
         "RAW",
+        "AuditRecord",
         "BytesCodec",
         "Codec",
         "DeadMetadata",
@@ -218,6 +237,7 @@ _HOMES = {
         "MessageMetadata",
         "NatsStreamConfig",
         "Outcome",
+        "PoisonedKey",
         "Reject",
         "Retention",
         "Retry",
@@ -229,6 +249,8 @@ _HOMES = {
         "TopologyBuilder",
     ),
     ".runtime": (
+        "AuditEntry",
+        "AuditLog",
         "AutoscalerConfig",
         "Broker",
         "ConsumerGroup",
@@ -241,7 +263,9 @@ _HOMES = {
         "Publisher",
         "ScalingStrategy",
         "SupervisorOutcome",
+        "Telemetry",
         "ThresholdStrategy",
+        "audited",
         "open_broker",
     ),
 }

@@ -97,6 +97,10 @@ class FeatureUnavailable(UnavailableError):
     """This server version lacks a feature; the message names the version that has it."""
 
 
+class ReshardTimeout(UnavailableError, TimeoutError):
+    """The topic was not drained in time, so it keeps its number of shards. See the message."""
+
+
 class EmbeddedServerError(UnavailableError):
     """The embedded nats-server could not be started, or ended by itself."""
 
@@ -161,6 +165,15 @@ class PublishUnknown(PublishError, UnavailableError):
 
 class NotConnected(PublishError, UnavailableError):
     """There is no connection and the message was not sent."""
+
+
+class ReshardUnderWay(PublishError, UnavailableError):
+    """The topic's number of shards is being changed; nothing can be published meanwhile.
+
+    Publish again later, with the same `message_id`, from a program that has the new number.
+    """
+
+    stored: bool | None = None
 
 
 class BatchError(PublishError):

@@ -26,6 +26,7 @@ import trio
 from ._context import Context
 from ._core import LateError
 from ._exit import Crashed, Exit, Killed, Returned, Stopped, split_error
+from ._gate import Gate
 from ._lifecycle import Exited, MessageLost, Started, StopRequested
 from ._slot import State
 from ._spec import OnRestart, OnStop, Restart
@@ -66,11 +67,30 @@ async def _run_unprotected(runner: Runner, incarnation: Incarnation) -> None:
 class Incarnation:
     """One run of a slot's function."""
 
+    __slots__ = (
+        "_parent",
+        "_runner",
+        "_status",
+        "asked_at",
+        "context",
+        "ended",
+        "exit",
+        "final",
+        "killed_at",
+        "number",
+        "receiver",
+        "scope",
+        "slot",
+        "subtree",
+        "task",
+        "up",
+    )
+
     def __init__(self, slot: Slot, parent: Parent, runner: Runner) -> None:
         slot.incarnations += 1
         self.slot = slot
         self.number = slot.incarnations
-        self.ended = trio.Event()
+        self.ended = Gate()
         self.scope = trio.CancelScope()
         self.task: trio.lowlevel.Task | None = None
         self.receiver = slot.mailbox.receiver()
@@ -90,6 +110,8 @@ class Incarnation:
     def mark_started(self) -> None:
         """Called by `ctx.started()`."""
         self._status.started()
+        # It would keep the nursery of the start alive, a kilobyte for as long as the actor lives.
+        self._status = trio.TASK_STATUS_IGNORED
         if self.task is None or self.task.parent_nursery is not self._parent.nursery:
             return
         self.up = True
@@ -114,7 +136,7 @@ class Incarnation:
                 )
             )
         self.final = self.final or final
-        self.context.stop_requested.set()
+        self.context._ask_to_stop()
         if self.subtree is not None:
             self.subtree.request_stop(self.final)
         elif final and self.slot.spec.mailbox.on_stop is OnStop.DRAIN:
@@ -124,10 +146,9 @@ class Incarnation:
             self.receiver.close()
 
     def adopt(self, subtree: Stoppable) -> None:
-        """A supervisor now runs in this incarnation; it hears a stop that came before it."""
+        """A supervisor now runs in this incarnation. No stop can have come before: only who is
+        up is asked, and a supervisor is up when all its children are."""
         self.subtree = subtree
-        if self.asked_at is not None:
-            subtree.request_stop(self.final)
 
     def kill(self) -> None:
         """Cancel. The function's `finally` blocks run; its end is waited for."""
@@ -141,6 +162,7 @@ class Incarnation:
         """The task. Raises nothing but what must go through the nursery."""
         self.task = trio.lowlevel.current_task()
         self._status = task_status
+        del task_status
         error: BaseException | None = None
         try:
             with self.scope:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import trio
 
@@ -38,10 +38,10 @@ class Context(Generic[M]):
         "_detached",
         "_incarnation",
         "_port",
-        "_receive_nowait",
         "_receiver",
         "_started",
-        "stop_requested",
+        "_stop_asked",
+        "_stop_event",
     )
 
     def __init__(
@@ -49,13 +49,13 @@ class Context(Generic[M]):
     ) -> None:
         self._incarnation = incarnation
         self._receiver = receiver
-        self._receive_nowait = receiver.receive_nowait
         self._port: ReplyPort | None = None
-        self._detached: set[ReplyPort] = set()
+        # Made when first needed, as the event of the stop: an idle actor has neither.
+        self._detached: set[ReplyPort] | None = None
+        self._stop_event: trio.Event | None = None
+        self._stop_asked = False
         self._busy = False
         self._started = False
-        self.stop_requested = trio.Event()
-        """Set when the actor is asked to stop. Wait for it, or poll `is_set()`."""
 
     def __repr__(self) -> str:
         return f"<Context {self.path!r} incarnation {self.incarnation}>"
@@ -84,6 +84,15 @@ class Context(Generic[M]):
     def system(self) -> ActorSystem:
         """The system this actor runs in."""
         return self._incarnation.slot.core.system
+
+    @property
+    def stop_requested(self) -> trio.Event:
+        """Set when the actor is asked to stop. Wait for it, or poll `is_set()`."""
+        if self._stop_event is None:
+            self._stop_event = trio.Event()
+            if self._stop_asked:
+                self._stop_event.set()
+        return self._stop_event
 
     def started(self) -> None:
         """Say that the actor is ready; the supervisor goes on to the next child.
@@ -120,7 +129,7 @@ class Context(Generic[M]):
         """
         self._finish_message()
         try:
-            item = self._receive_nowait()
+            item = self._receiver.receive_nowait()
         except trio.ClosedResourceError:
             raise trio.EndOfChannel from None
         return self._take(item)
@@ -129,10 +138,23 @@ class Context(Generic[M]):
         return self
 
     async def __anext__(self) -> M:
+        # `receive`, written out: most actors live in this loop, and a coroutine less is a tenth
+        # of the time of a message and 200 bytes of every idle actor.
+        if self._port is None and self._started:
+            self._busy = False
+        else:
+            self._finish_message()
+        item: Any
         try:
-            return await self.receive()
-        except trio.EndOfChannel:
+            item = await self._receiver.receive()
+        except (trio.EndOfChannel, trio.ClosedResourceError):
             raise StopAsyncIteration from None
+        self._busy = True
+        if type(item) is Envelope:
+            self._port = item.port
+            item = item.message
+        message: M = item
+        return message
 
     # ------------------------------------------------------------------ answering
 
@@ -157,11 +179,14 @@ class Context(Generic[M]):
         port, self._port = self._port, None
         if port is not None and port.open:
             port.keeper = self
+            if self._detached is None:
+                self._detached = set()
             self._detached.add(port)
         return port
 
     def forget_port(self, port: ReplyPort) -> None:
         """A detached port has been settled. Called by the port."""
+        assert self._detached is not None
         self._detached.discard(port)
 
     # ------------------------------------------------------------------ private
@@ -184,11 +209,16 @@ class Context(Generic[M]):
             return cast("M", item.message)
         return cast("M", item)
 
+    def _ask_to_stop(self) -> None:
+        self._stop_asked = True
+        if self._stop_event is not None:
+            self._stop_event.set()
+
     def _close(self, cause: BaseException | None) -> bool:
         """The incarnation has ended. Returns whether a message was in hand."""
         if self._port is not None:
             self._port.close(self.path, cause)
             self._port = None
-        for port in tuple(self._detached):
+        for port in tuple(self._detached or ()):
             port.close(self.path, cause)
         return self._busy

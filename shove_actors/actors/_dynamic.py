@@ -14,13 +14,15 @@ import trio
 from shove_actors._errors import ActorGone, NameTaken, UsageError
 
 from ._backoff import Backoff
+from ._child import Incarnation
 from ._exit import Exit
 from ._intensity import Intensity
-from ._plan import begin
-from ._plan_types import Add, ChildUp, PlanEvent, Remove
+from ._plan_types import Add, ChildUp, PlanAction, PlanEvent, Remove
+from ._pool_plan import PoolPlan
 from ._ref import ActorRef
 from ._slot import Slot
 from ._spec import ChildSpec, PoolSpec, Restart, Shutdown, check_paced
+from ._stop_many import StopMany
 from ._supervisor import Supervisor, plan_slots
 
 
@@ -54,7 +56,7 @@ class DynamicSupervisor:
         return f"<DynamicSupervisor of {len(self)}>"
 
     def __len__(self) -> int:
-        return len(self.children)
+        return 0 if self._running is None else len(self._running.owner.children)
 
     def spec(
         self,
@@ -143,9 +145,8 @@ class _StartRequest:
         self.error: Exception | None = None
 
     def finish(self, error: Exception | None) -> None:
-        if not self.done.is_set():
-            self.error = error
-            self.done.set()
+        self.error = error
+        self.done.set()
 
 
 class _Pool(Supervisor):
@@ -158,16 +159,23 @@ class _Pool(Supervisor):
         intensity: Intensity,
         stop_grace_s: float | None,
     ) -> None:
-        super().__init__(owner, begin((), strategy=None, intensity=intensity))
+        self._pool_plan = PoolPlan(intensity)
+        super().__init__(owner, self._pool_plan.shared)
         self.open = True
         self._handle = handle
         self._stop_grace_s = stop_grace_s
         self._requests: dict[str, _StartRequest] = {}
         self._graces: dict[str, float] = {}
+        self._stop_many: StopMany | None = None
 
     def request_stop(self, final: bool) -> None:
         self.open = False
         super().request_stop(final)
+
+    def child_ended(self, incarnation: Incarnation, exit_: Exit, fatal: bool) -> None:
+        super().child_ended(incarnation, exit_, fatal)
+        if self._stop_many is not None:
+            self._stop_many.ended(incarnation)
 
     async def start_child(self, spec: ChildSpec) -> ActorRef[Any]:
         if spec.id in self.owner.children:
@@ -206,6 +214,15 @@ class _Pool(Supervisor):
             if request is not None:
                 request.finish(None)
 
+    def _decide(self, event: PlanEvent, now: float) -> tuple[PlanAction, ...]:
+        actions = self._pool_plan.decide(event, now)
+        self._plan = self._pool_plan.shared
+        return actions
+
+    def _is_leaving(self, slot: Slot) -> bool:
+        plan_slot = self._pool_plan.slots.get(slot.spec.id)
+        return plan_slot is not None and plan_slot.leaving
+
     def _refuse(self, id_: str, error: Exception) -> None:
         request = self._requests.pop(id_, None)
         if request is not None:
@@ -223,9 +240,13 @@ class _Pool(Supervisor):
         self.open = False
         self._take_over()
         slots = tuple(self.owner.children.values())
-        async with trio.open_nursery() as nursery:
-            for slot in slots:
-                nursery.start_soon(self._stop_slot, slot)
+        self._stop_many = StopMany(self.core.hard, Slot.terminate)
+        for slot in slots:
+            if slot.incarnation is None:
+                slot.terminate()
+            else:
+                self._stop_many.stop(slot.incarnation, self._final_for(slot), self._grace_of(slot))
+        await self._stop_many.wait()
         for slot in slots:
             # Even if the pool itself comes back, its children do not.
             slot.terminate()

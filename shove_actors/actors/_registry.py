@@ -5,8 +5,6 @@ A name belongs to the slot, so it stays over restarts and goes when the slot end
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shove_actors._errors import ActorGone, NameTaken
@@ -48,8 +46,3 @@ class Registry:
         """Free every name of a slot that has ended."""
         for name in [name for name, other in self._refs.items() if other is ref]:
             del self._refs[name]
-
-    @property
-    def names(self) -> Mapping[str, ActorRef[Any]]:
-        """A read-only view of all names."""
-        return MappingProxyType(self._refs)

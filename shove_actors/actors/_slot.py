@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ._exit import Crashed
+from ._gate import Gate
 from ._lifecycle import DeadLetters, Ended
 from ._mailbox import Mailbox
 from ._ref import ActorRef
@@ -39,6 +40,20 @@ class State(Enum):
 class Slot:
     """One `ChildSpec` in place. Only its supervisor changes it."""
 
+    __slots__ = (
+        "children",
+        "core",
+        "ended",
+        "incarnation",
+        "incarnations",
+        "last_exit",
+        "mailbox",
+        "path",
+        "ref",
+        "spec",
+        "state",
+    )
+
     def __init__(self, core: Core, spec: ChildSpec, path: str) -> None:
         self.core = core
         self.spec = spec
@@ -48,7 +63,7 @@ class Slot:
         self.state = State.DOWN
         self.incarnations = 0
         self.last_exit: Exit | None = None
-        self.ended = trio.Event()
+        self.ended = Gate()
         self.incarnation: Incarnation | None = None
         self.children: dict[str, Slot] = {}
         if spec.kind is not Kind.WORKER:

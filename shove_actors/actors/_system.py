@@ -20,7 +20,7 @@ from typing import Any
 
 import trio
 
-from shove_actors._errors import UsageError
+from shove_actors._errors import StartFailed, UsageError
 
 from ._core import Core, LateError
 from ._dynamic import DynamicSupervisor
@@ -240,10 +240,11 @@ async def open_actor_system(
     runs the ordered stop to its end: no task is left behind. Cancelled, the block unwinds first.
 
     Raises `StartFailed` on entry if a child does not start (the error as its cause; those already
-    up are stopped). If the tree fails later (`RestartIntensityExceeded`, or a fatal exception in a
-    child), the block is cancelled and the failure is raised at its end in an exception group,
-    together with the block's own error if there is one. The block's own error alone is raised as
-    it is. `rng` is the source of all jitter; give a seeded one to repeat a run.
+    up are stopped), or if one calls `ctx.system.stop()` before all have. If the tree fails later
+    (`RestartIntensityExceeded`, or a fatal exception in a child), the block is cancelled and the
+    failure is raised at its end in an exception group, together with the block's own error if
+    there is one. The block's own error alone is raised as it is. `rng` is the source of all
+    jitter; give a seeded one to repeat a run.
 
     Example::
 
@@ -275,14 +276,16 @@ async def open_actor_system(
             block_error = exc
         system.stop()
         interrupt = await system._wait_stopped_for_good()
-        with trio.CancelScope(shield=True):
-            # The tree's task has said its last word, but may need one more turn to be gone.
-            while nursery.child_tasks:
-                await trio.lowlevel.cancel_shielded_checkpoint()
     failure = system._failure
     if failure is not None and not started and block_error is None:
         raise failure
     errors = [e for e in (failure, block_error, interrupt) if e is not None]
+    if not started and not errors:
+        # A child, or its system's `stop`, was faster than the block, which was never entered.
+        raise StartFailed(
+            f"actor system {name!r} was stopped before all its children had started, so its block "
+            "could not be entered. Call stop() after that, or expect this."
+        )
     if failure is not None:
         raise BaseExceptionGroup(f"actor system {name!r} failed", errors)
     if errors:

@@ -1,5 +1,6 @@
 """Backends: the port that the runtime speaks, and its two implementations."""
 
+from . import _margins as margins
 from ._delivery import Delivery as Delivery
 from ._lane_buffer import BUSY_S as BUSY_S
 from ._lane_buffer import PAUSE_S as PAUSE_S
@@ -10,11 +11,16 @@ from ._port import BackendConfig as BackendConfig
 from ._port import BackendEvent as BackendEvent
 from ._port import Backlog as Backlog
 from ._port import Capabilities as Capabilities
+from ._port import Kept as Kept
 from ._port import Lane as Lane
 from ._port import LaneSpec as LaneSpec
 from ._port import LaneStatistics as LaneStatistics
+from ._port import Mark as Mark
 from ._port import Post as Post
+from ._port import PostWatch as PostWatch
 from ._port import Stored as Stored
+from ._reshard import Resharded as Resharded
+from ._tenure import Tenure as Tenure
 
 __all__ = [
     "BUSY_S",
@@ -25,11 +31,17 @@ __all__ = [
     "Backlog",
     "Capabilities",
     "Delivery",
+    "Kept",
     "Lane",
     "LaneBuffer",
     "LaneClosed",
     "LaneSpec",
     "LaneStatistics",
+    "Mark",
     "Post",
+    "PostWatch",
+    "Resharded",
     "Stored",
+    "Tenure",
+    "margins",
 ]

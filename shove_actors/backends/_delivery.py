@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shove_actors.messaging import decode_headers
 
@@ -39,7 +39,10 @@ class Delivery:
         "stream",
         "subject",
         "successor",
+        "tenure",
+        "timed_out",
         "timestamp_ns",
+        "trace",
     )
 
     def __init__(
@@ -76,12 +79,18 @@ class Delivery:
         self.lost = False
         #: Lost with the connection, not by its own doing.
         self.fenced = False
+        #: The handler clock has cancelled its handler.
+        self.timed_out = False
+        #: The span of its latest attempt, where somebody traces; the runtime's.
+        self.trace: Any = None
         #: A renewal is on its way (Trio time of its sending), or None.
         self.renewing: float | None = None
         #: Set while a handler runs: how to cancel it when the lease is lost.
         self.on_lost: Callable[[], None] | None = None
         #: The same stored message delivered again while this one is still in hand.
         self.successor: Delivery | None = None
+        #: On a shard: the unbroken run of deliveries it belongs to (see `_tenure.py`); 0: unknown.
+        self.tenure = 0
         self._headers: Mapping[str, str] | None = None
 
     @property

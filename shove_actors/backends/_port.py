@@ -24,9 +24,10 @@ from typing import Protocol
 
 import trio
 
-from shove_actors.messaging import Topology
+from shove_actors.messaging import ShardLayout, Topology
 
 from ._delivery import Delivery
+from ._reshard import Resharded
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +52,12 @@ class Stored:
     duplicate: bool = False
 
 
+class PostWatch(Protocol):
+    """Hears once how a post ended: a receipt, or the exception that its caller gets."""
+
+    def done(self, result: object) -> None: ...
+
+
 class Post:
     """One message on its way into a stream. Mutable on purpose: it is its own completion slot.
 
@@ -60,7 +67,16 @@ class Post:
     its headers carry the same `Nats-Msg-Id`, so nothing is stored twice inside the window.
     """
 
-    __slots__ = ("attempts", "deadline", "done", "header_block", "payload", "subject", "tag")
+    __slots__ = (
+        "attempts",
+        "deadline",
+        "done",
+        "header_block",
+        "payload",
+        "subject",
+        "tag",
+        "watch",
+    )
 
     def __init__(
         self,
@@ -69,6 +85,7 @@ class Post:
         header_block: bytes,
         done: Callable[[Post, Stored | Exception], None],
         tag: object = None,
+        watch: PostWatch | None = None,
     ) -> None:
         self.subject = subject
         self.payload = payload
@@ -77,6 +94,8 @@ class Post:
         self.done = done
         #: For the caller; the backend never looks at it.
         self.tag = tag
+        #: For telemetry; None where nobody looks. The backend never looks at it.
+        self.watch = watch
         self.attempts = 0
         self.deadline = float("inf")
 
@@ -110,6 +129,28 @@ class Backlog:
     pending: int
     ack_pending: int
     redelivered: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What stands beside a queue under one name. `value` None: nothing (any more).
+
+    `revision` tells this state of it from every other one; 0 if there was never anything.
+    """
+
+    value: bytes | None
+    revision: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One stored message, looked at without being delivered."""
+
+    sequence: int
+    subject: str
+    payload: bytes
+    raw_headers: bytes | None
+    timestamp_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,12 +287,26 @@ class Backend(Protocol):
         """`open_lane` for many durables of one stream, in the order of `specs`; all or none."""
         ...
 
+    async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
+        """How many shards the queue's stream takes messages for.
+
+        `changed` is called when that may not hold any more: the stream was changed, or the
+        connection was lost. Raises `TopicNotDeclared`.
+        """
+        ...
+
+    async def reshard(self, topology: Topology, timeout: float) -> Resharded:
+        """See `backends._reshard`."""
+        ...
+
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         """None: the durable does not exist. Any other failure raises: unknown is not zero."""
         ...
 
-    async def is_stored(self, stream: str, sequence: int) -> bool:
-        """Whether the stream still has the message: False once a work queue saw its ack."""
+    async def owns(self, delivery: Delivery) -> bool:
+        """Whether, of all deliveries of its shard (`max_ack_pending` 1), this is the one that
+        counts: not settled by anybody, and followed by no other. False: forget it.
+        """
         ...
 
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
@@ -263,6 +318,43 @@ class Backend(Protocol):
 
         Notes are few and small, and are kept for a week.
         """
+        ...
+
+    async def read_mark(self, queue: str, name: str) -> Mark:
+        """What stands beside the queue under this name, as whoever decides about it has it.
+
+        A mark whose writing has returned, in any process, is seen: no cache and no follower
+        answers. A queue without a place for marks has none of them.
+        """
+        ...
+
+    async def write_mark(
+        self, queue: str, name: str, value: bytes | None, *, revision: int
+    ) -> bool:
+        """Put a mark there, or take it away (None); durable when this returns.
+
+        False, and nothing is changed, if it is not at `revision` any more. Marks stay until they
+        are taken away. Errors are those of a publish, too; then it may or may not be written.
+        """
+        ...
+
+    async def list_marks(self, queue: str) -> Sequence[tuple[str, Mark]]:
+        """All that stand there, by name."""
+        ...
+
+    async def last_sequence(self, stream: str) -> int:
+        """Of the newest message that the stream was given. Raises `TopicNotDeclared`."""
+        ...
+
+    async def next_message(self, stream: str, sequence: int) -> Kept | None:
+        """The first message at or after `sequence`, nothing is delivered. None: there is none.
+
+        As `read_mark`, it sees everything that was acknowledged. Raises `TopicNotDeclared`.
+        """
+        ...
+
+    async def delete_message(self, stream: str, sequence: int) -> bool:
+        """Remove one stored message for good. False: it was not there."""
         ...
 
     def listen(self, listener: Callable[[BackendEvent], None]) -> None: ...

@@ -19,7 +19,7 @@ import trio
 
 from shove_actors import ShoveError, UsageError
 
-from . import _simulate
+from . import _reshard, _simulate
 from ._run import DemoOptions, Interrupted, run_demo
 from ._screen import OutputClosed, drop_output, make_screen, write_lines
 from ._tree import TreeOptions, run_tree
@@ -68,6 +68,8 @@ def _run(arguments: list[str]) -> int:
         if options.command == _simulate.COMMAND:
             write_lines(sys.stdout, _simulate.run(options))
             return Exit.OK
+        if options.command == _reshard.COMMAND:
+            return _reshard.run(options)
         if options.command == "tree":
             tree = TreeOptions(shards=options.shards, memory=options.memory, rules=options.rules)
             return trio.run(run_tree, tree, sys.stdout)
@@ -121,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="shove-actors",
         description="Reliable messaging on NATS JetStream as supervised Trio actors.",
         epilog="Exit codes: 0 all is well; 1 a bad verdict or an error; 2 wrong usage; 3 handlers "
-        "still ran when the drain timed out; 130 interrupted; 141 nobody reads the output any more.",
+        "still ran when the drain timed out; 130 interrupted; 141 nobody reads the output.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -158,6 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     tree.add_argument("--memory", action="store_true", help="without a server")
     tree.add_argument("--rules", action="store_true", help="how each is treated, not how it is")
     _simulate.add_parser(commands.add_parser, _positive)
+    _reshard.add_parser(commands.add_parser, _positive, _not_negative)
     return parser
 
 

@@ -72,6 +72,7 @@ class Worker:
     process: trio.Process
     log: Path
     ending: bool = False
+    ready: bool = False
 
 
 class Chaos:
@@ -220,6 +221,7 @@ class Chaos:
                 said += chunk
         if said != READY:
             raise WorkerFailed(f"{name} did not start: {_last_line(log)}")
+        worker.ready = True
         self._nursery.start_soon(self._watch, worker)
 
     async def _watch(self, worker: Worker) -> None:

@@ -77,12 +77,10 @@ def read_flights(count: int | None = None) -> list[Flight]:
     Raises `UsageError` when `count` is out of range.
     """
     packed = (resources.files("shove_actors.cli") / "data" / DATA_FILE).read_bytes()
-    flights = parse_flights(gzip.decompress(packed).decode("utf-8"))
-    if count is None:
-        return flights
-    if not 1 <= count <= len(flights):
-        raise UsageError(f"count is {count}; the file has flights 1 to {len(flights):,}")
-    return flights[:count]
+    header, *lines = gzip.decompress(packed).decode("utf-8").splitlines()
+    if count is not None and not 1 <= count <= len(lines):
+        raise UsageError(f"count is {count}; the file has flights 1 to {len(lines):,}")
+    return parse_flights("\n".join([header, *lines[:count]]))
 
 
 def parse_flights(text: str) -> list[Flight]:

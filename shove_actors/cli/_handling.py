@@ -33,14 +33,15 @@ class FlightHandler:
                 at=now(),
             )
         )
-        name = "interrupted"
+        name, woke = "interrupted", 0
         try:
             if self._work_s > 0:
                 await trio.sleep(self._work_s)
+                woke = now()
             outcome = Outcome.ACK if flight.departed else NEVER_DEPARTED
             name = outcome.name
         finally:
-            write(Ended(row=flight.row, sequence=sequence, outcome=name, at=now()))
+            write(Ended(row=flight.row, sequence=sequence, outcome=name, at=now(), woke=woke))
         return outcome
 
 

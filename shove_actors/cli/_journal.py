@@ -50,6 +50,8 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True, tag="ended"):
     sequence: int
     outcome: str
     at: int
+    #: When the handler was done waiting; 0 if it never was.
+    woke: int = 0
 
 
 class Dead(msgspec.Struct, frozen=True, kw_only=True, tag="dead"):
@@ -70,7 +72,21 @@ class Killed(msgspec.Struct, frozen=True, kw_only=True, tag="killed"):
     SERVER: ClassVar[str] = "server"
 
 
-Event: TypeAlias = Published | Started | Ended | Dead | Killed
+class Paused(msgspec.Struct, frozen=True, kw_only=True, tag="paused"):
+    """Somebody was stopped (SIGSTOP); `at` is when it certainly stood still."""
+
+    who: str
+    at: int
+
+
+class Resumed(msgspec.Struct, frozen=True, kw_only=True, tag="resumed"):
+    """Somebody who was stopped may go on from `at`."""
+
+    who: str
+    at: int
+
+
+Event: TypeAlias = Published | Started | Ended | Dead | Killed | Paused | Resumed
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode

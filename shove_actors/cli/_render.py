@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
-from shove_actors.actors import Kind, TreeNode
+from shove_actors.actors import Crashed, Killed, Kind, Returned, TreeNode
+from shove_actors.runtime._tree import RuleNode
 
 from ._progress import Snapshot
 from ._verdict import Verdict
 
+#: Trunk, branch, last branch, nothing; and the same for terminals that have only ASCII.
+BOX = ("│  ", "├─ ", "└─ ", "   ")
+ASCII = ("|  ", "|- ", "`- ", "   ")
 
-def tree_lines(root: TreeNode) -> list[str]:
-    """The tree with box characters; per node its state, restarts and mailbox."""
-    return [_node(root), *_below(root, "")]
+
+N = TypeVar("N", TreeNode, RuleNode)
 
 
-def _below(node: TreeNode, indent: str) -> Iterator[str]:
+def tree_lines(root: TreeNode, *, ascii_only: bool = False) -> list[str]:
+    """The tree with box characters; per node its state, and what is out of the ordinary.
+
+    That is: how often it was restarted, what ended its last run, how many messages wait.
+    """
+    return _draw(root, _state, ASCII if ascii_only else BOX)
+
+
+def rule_lines(root: RuleNode, *, ascii_only: bool = False) -> list[str]:
+    """The tree with the rules of each node beside it, aligned."""
+    marks = ASCII if ascii_only else BOX
+    names = _draw(root, lambda node: node.name, marks)
+    width = max(map(len, names))
+    rules = [node.rules for node in root.walk()]
+    return [f"{name:<{width}}  {rule}" for name, rule in zip(names, rules, strict=True)]
+
+
+def _draw(root: N, label: Callable[[N], str], marks: Sequence[str]) -> list[str]:
+    return [label(root), *_below(root, label, marks, "")]
+
+
+def _below(node: N, label: Callable[[N], str], marks: Sequence[str], indent: str) -> Iterator[str]:
+    trunk, branch, last_branch, nothing = marks
     for index, child in enumerate(node.children):
         last = index == len(node.children) - 1
-        yield f"{indent}{'└─ ' if last else '├─ '}{_node(child)}"
-        yield from _below(child, indent + ("   " if last else "│  "))
+        yield f"{indent}{last_branch if last else branch}{label(child)}"
+        yield from _below(child, label, marks, indent + (nothing if last else trunk))
 
 
-def _node(node: TreeNode) -> str:
+def _state(node: TreeNode) -> str:
     parts = [node.name, node.state.value]
     if node.restarts:
         parts.append(f"{node.restarts} restart{'s' if node.restarts > 1 else ''}")
+    if node.last_exit is not None:
+        parts.append(f"last {_exit(node)}")
     if node.kind is Kind.WORKER and node.mailbox_depth:
         parts.append(f"mailbox {node.mailbox_depth:,}/{node.mailbox_capacity:,}")
     return "  ".join(parts)
+
+
+def _exit(node: TreeNode) -> str:
+    """How the last run ended: of an error its type, because its text may hold data."""
+    if isinstance(node.last_exit, Crashed):
+        return f"crashed with {type(node.last_exit.error).__name__}"
+    if isinstance(node.last_exit, Returned):
+        return "returned"
+    return "killed" if isinstance(node.last_exit, Killed) else "stopped"
 
 
 def progress_line(now: Snapshot) -> str:

@@ -106,7 +106,7 @@ async def run_demo(options: DemoOptions, screen: Screen) -> int:
     topic = flights_topic(options.shards)
     flights = read_flights(options.count)
     with _folder(options.store) as folder, _log_to(folder / "demo.log"):
-        async with _until_signal():
+        async with until_signal():
             ended = await _with_server(options, topic, flights, folder, screen)
             # Only now: it takes a second, in which a broker would miss its timers.
             return _conclude(folder / "journals", flights, options, screen, ended)
@@ -286,7 +286,7 @@ def _log_to(path: Path) -> Iterator[None]:
 
 
 @asynccontextmanager
-async def _until_signal() -> AsyncIterator[None]:
+async def until_signal() -> AsyncIterator[None]:
     """Turns SIGINT and SIGTERM into a cancellation, so that every end is an orderly one."""
     received = False
 

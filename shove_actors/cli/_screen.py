@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Iterable
 from typing import Any, Final, Protocol, TextIO
 
+from shove_actors import ShoveError
+
 from ._progress import Snapshot
-from ._render import progress_line, table_lines, tree_lines, verdict_rows
+from ._render import BOX, progress_line, table_lines, tree_lines, verdict_rows
 from ._verdict import Verdict
 
 RICH_MISSING: Final = (
@@ -15,6 +19,44 @@ RICH_MISSING: Final = (
 )
 #: Seconds between two plain lines.
 _PLAIN_EVERY_S: Final = 1.0
+
+
+class OutputClosed(ShoveError):
+    """Whoever read the output has gone (`| head`). The run ends in order, and says nothing."""
+
+
+def write_lines(out: TextIO, lines: Iterable[str]) -> None:
+    """Writes and flushes. What `out` has no character for is escaped, never an error.
+
+    Raises `OutputClosed` when nobody reads any more.
+    """
+    text = "".join(f"{line}\n" for line in lines)
+    if out.encoding:
+        text = text.encode(out.encoding, "backslashreplace").decode(out.encoding)
+    try:
+        out.write(text)
+        out.flush()
+    except BrokenPipeError:
+        raise OutputClosed("nobody reads the output any more") from None
+
+
+def ascii_only(out: TextIO) -> bool:
+    """Whether trees must be drawn without box characters there."""
+    try:
+        "".join(BOX).encode(out.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def drop_output(out: TextIO) -> None:
+    """What is still buffered for a reader that has gone goes nowhere.
+
+    Otherwise the interpreter tries once more on its way out, and complains.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, out.fileno())
+    os.close(nowhere)
 
 
 class Screen(Protocol):
@@ -48,7 +90,7 @@ class PlainScreen:
         return None
 
     def _print(self, *lines: str) -> None:
-        print(*lines, sep="\n", file=self._out, flush=True)
+        write_lines(self._out, lines)
 
     def note(self, text: str) -> None:
         self._print(text)
@@ -56,7 +98,7 @@ class PlainScreen:
     def update(self, now: Snapshot) -> None:
         if not self._tree_shown and now.tree is not None and now.handled:
             self._tree_shown = True
-            self._print(*tree_lines(now.tree))
+            self._print(*tree_lines(now.tree, ascii_only=ascii_only(self._out)))
         last = now.done and not self._done_shown
         if now.elapsed_s >= self._next_s or last:
             self._done_shown = now.done
@@ -119,7 +161,7 @@ class RichScreen:
         if now.tree is not None:
             # What does not fit would make the terminal scroll at each refresh.
             room = max(3, self._console.height - 6 - len(now.workers))
-            lines = tree_lines(now.tree)
+            lines = tree_lines(now.tree, ascii_only=self._console.options.ascii_only)
             shown = lines if len(lines) <= room else [*lines[: room - 1], "..."]
             parts.append(Text("\n".join(shown)))
         return Group(*parts)

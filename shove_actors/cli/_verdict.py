@@ -12,6 +12,15 @@
 A handler that was killed in the middle counts as running until its process was certainly dead; one
 that never ended although its process was not killed counts as running for ever. Neither the input
 nor any counter of the library is asked.
+
+Of a process that was stopped (SIGSTOP) nothing runs. A handler that it was stopped in runs until
+then and from when it was resumed, with two exceptions, because no program can know that it was
+stopped before it runs again:
+
+    unwinding      cancelled where it slept, within `UNWIND_NS` of the resumption: not running
+    in step        stopped within a few instructions (it had woken up already, or not yet gone to
+                   sleep) and at an end within `STEP_NS`: counted apart, since nothing in a process
+                   can prevent it
 """
 
 from __future__ import annotations
@@ -22,9 +31,11 @@ from dataclasses import dataclass, field
 from math import inf
 
 from ._flights import Expected
-from ._journal import Dead, Ended, Event, Killed, Published, Started
+from ._journal import Dead, Ended, Event, Killed, Paused, Published, Resumed, Started
 
 SETTLING = ("ack", "reject")
+UNWIND_NS = 500_000_000
+STEP_NS = 20_000_000
 #: How many violations of one kind are described.
 _EXAMPLES = 3
 
@@ -45,6 +56,8 @@ class Verdict:
     stored_twice: int
     server_kills: int
     worker_kills: int
+    #: Overlaps by what a stopped process was in the very middle of.
+    in_step: int = 0
     examples: tuple[str, ...] = field(default=())
 
     def mistakes(self, expected: Expected) -> list[str]:
@@ -74,6 +87,29 @@ class _Call:
     start: Started
     end: float = inf
     outcome: str = ""
+    woke: int = 0
+    #: When its process was stopped and resumed meanwhile.
+    pauses: list[tuple[float, float]] = field(default_factory=list)
+    #: When its process was last resumed before it began.
+    after: float = -inf
+
+    def spans(self) -> list[tuple[float, float, bool]]:
+        """(from, to, whether in step): when it ran."""
+        found: list[tuple[float, float, bool]] = []
+        begun: float = self.start.at
+        for stopped, resumed in self.pauses:
+            found.append((begun, stopped, False))
+            begun = resumed
+        rest = self.end - begun
+        if not self.pauses:
+            hardly = begun - self.after < STEP_NS and self.outcome == "interrupted"
+            found.append((begun, self.end, hardly and rest < UNWIND_NS))
+        elif self.outcome == "interrupted" and rest < UNWIND_NS:
+            pass
+        else:
+            done_waiting = 0 < self.woke < self.pauses[-1][0]
+            found.append((begun, self.end, done_waiting and rest < STEP_NS))
+        return found
 
 
 def judge(events: Iterable[tuple[str, Event]]) -> Verdict:
@@ -85,22 +121,32 @@ def judge(events: Iterable[tuple[str, Event]]) -> Verdict:
     dead: set[int] = set()
     dead_sequences: set[int] = set()
     kills: list[str] = []
+    resumed: dict[str, float] = {}
     for who, event in events:
         if isinstance(event, Published):
             receipts[event.sequence] = event
             rows[event.row].add(event.sequence)
         elif isinstance(event, Started):
-            call = _Call(event)
+            call = _Call(event, after=resumed.get(who, -inf))
             calls.append(call)
             running[who, event.sequence] = call
         elif isinstance(event, Ended):
             found = running.pop((who, event.sequence), None)
             if found is not None:
-                found.end, found.outcome = event.at, event.outcome
+                found.end, found.outcome, found.woke = event.at, event.outcome, event.woke
         elif isinstance(event, Dead):
             dead.add(event.row)
             dead_sequences.add(event.sequence)
-        else:
+        elif isinstance(event, Paused):
+            for place, call in running.items():
+                if place[0] == event.who:
+                    call.pauses.append((event.at, inf))
+        elif isinstance(event, Resumed):
+            resumed[event.who] = event.at
+            for place, call in running.items():
+                if place[0] == event.who and call.pauses:
+                    call.pauses[-1] = call.pauses[-1][0], event.at
+        elif isinstance(event, Killed):
             kills.append(event.who)
             for place in [place for place in running if place[0] == event.who]:
                 running.pop(place).end = event.at
@@ -109,7 +155,7 @@ def judge(events: Iterable[tuple[str, Event]]) -> Verdict:
     done = {call.start.sequence for call in calls if call.outcome == "ack"} | dead_sequences
     lost = sorted(sequence for sequence in receipts if sequence not in done)
     order = _order_violations(calls, receipts.values(), dead)
-    overlaps = _overlaps(calls)
+    overlaps, in_step = _overlaps(calls)
     examples = [
         *order[:_EXAMPLES],
         *overlaps[:_EXAMPLES],
@@ -129,6 +175,7 @@ def judge(events: Iterable[tuple[str, Event]]) -> Verdict:
         stored_twice=sum(len(sequences) > 1 for sequences in rows.values()),
         server_kills=servers,
         worker_kills=len(kills) - servers,
+        in_step=in_step,
         examples=tuple(examples),
     )
 
@@ -164,17 +211,22 @@ def _order_violations(
     return found
 
 
-def _overlaps(calls: list[_Call]) -> list[str]:
-    """One text per call that began while another of its shard was running."""
-    found = []
-    last: dict[int, _Call] = {}
-    for call in sorted(calls, key=lambda call: call.start.at):
-        before = last.get(call.start.shard)
-        if before is not None and call.start.at < before.end:
-            found.append(
-                f"in flight: flight {call.start.row} began on shard {call.start.shard} while "
-                f"flight {before.start.row} was running"
-            )
-        if before is None or call.end > before.end:
-            last[call.start.shard] = call
-    return found
+def _overlaps(calls: list[_Call]) -> tuple[list[str], int]:
+    """One text per call that ran while another of its shard did; and how many did so in step."""
+    found, in_step = [], 0
+    last: dict[int, tuple[_Call, float, bool]] = {}
+    spans = [(span, call) for call in calls for span in call.spans()]
+    for (begun, end, step), call in sorted(spans, key=lambda item: item[0][0]):
+        shard = call.start.shard
+        before, until, before_step = last.get(shard, (call, -inf, False))
+        if before is not call and begun < until:
+            if step or before_step:
+                in_step += 1
+            else:
+                found.append(
+                    f"in flight: flight {call.start.row} began on shard {shard} while "
+                    f"flight {before.start.row} was running"
+                )
+        if end > until:
+            last[shard] = call, end, step
+    return found, in_step

@@ -23,7 +23,8 @@ from functools import partial
 
 import trio
 
-from shove_actors._errors import EmbeddedServerError, UsageError
+from shove_actors._errors import EmbeddedServerError
+from shove_actors._real_clock import refuse_mock_clock
 
 from ._facts import ServerFacts
 from ._guard import Gate, kill_group
@@ -231,7 +232,7 @@ async def embedded_server(
     start in time; `UsageError` for a bad option, or under a virtual clock, which would skip the
     timeouts of real I/O.
     """
-    _refuse_virtual_clock()
+    refuse_mock_clock("embedded_server")
     # A limiter of its own: leaving must not wait for whatever fills the default one.
     limiter = trio.CapacityLimiter(1)
     launch = await trio.to_thread.run_sync(
@@ -274,12 +275,3 @@ def _raise_as_it_was(error: BaseException) -> None:
         raise error
     finally:
         error.__context__ = context
-
-
-def _refuse_virtual_clock() -> None:
-    testing = sys.modules.get("trio.testing")
-    if testing is not None and isinstance(trio.lowlevel.current_clock(), testing.MockClock):
-        raise UsageError(
-            "embedded_server was started under a mock clock, which would skip timeouts while real "
-            "I/O is under way. Use the real clock, or the memory backend"
-        )

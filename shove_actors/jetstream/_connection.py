@@ -38,6 +38,7 @@ from shove_actors._errors import (
     UnavailableError,
 )
 from shove_actors._groups import unwrapped
+from shove_actors._real_clock import refuse_mock_clock
 
 from ._availability import Availability
 from ._config import NatsConfig, Resolved, ServerAddress
@@ -46,6 +47,7 @@ from ._egress import Egress
 from ._events import ConnectionEvent, ConnectionEventKind
 from ._link import Link
 from ._listeners import Listener, Listeners
+from ._read_floor import PAUSE_S
 from ._reader import read_plain
 from ._replies import Replies
 from ._request import Reply, ask
@@ -79,6 +81,7 @@ class Connection:
         self._server: ServerAddress | None = None
         self._state = Availability(self._text)
         self._facts = ServerFacts()
+        self._read_pause_s = PAUSE_S
         #: Around whatever `run` waits for between two sessions, or during one.
         self._pause = trio.CancelScope()
         self._opened = False
@@ -110,6 +113,17 @@ class Connection:
         link = self._link
         return trio.current_time() if link is None else link.client.wire.floor.floor
 
+    def watch_reads(self, pause_s: float) -> None:
+        """`read_floor` may be wrong by at most `pause_s` seconds from now on. Only ever less."""
+        self._read_pause_s = min(self._read_pause_s, pause_s)
+        if self._link is not None:
+            self._link.client.wire.floor.pause_s = self._read_pause_s
+
+    def probe_reads(self) -> None:
+        """Have `read_floor` move on although nothing is being read: a PING, and its PONG."""
+        if self._link is not None:
+            self._link.client.wire.floor.probe.set()
+
     @property
     def server_id(self) -> str:
         """Names one server *process*: a restarted server has another one."""
@@ -135,6 +149,16 @@ class Connection:
         if self._link is None:
             return False
         self._egress.write(data)
+        return True
+
+    def write_by(self, data: bytes, deadline: float) -> bool:
+        """`write`, for what must not leave after `deadline` (Trio time).
+
+        If this process stood still in between, the session is given up with all that waits in it.
+        """
+        if self._link is None:
+            return False
+        self._egress.write_by(data, deadline)
         return True
 
     def write_through(self, data: bytes) -> bool:
@@ -259,8 +283,10 @@ class Connection:
 
         Raises `ConfigError` for a bad configuration, `ConnectionError` (or its subclasses) when
         the first connect fails or the policy gives up, `BrokerClosed` when it was closed before it
-        was connected. Cancelled, it says goodbye for at most two seconds.
+        was connected, `UsageError` under a mock clock. Cancelled, it says goodbye for at most two
+        seconds.
         """
+        refuse_mock_clock("a NATS connection")
         self._state.begin()
         self._pause = trio.CancelScope()
         self._server = None
@@ -359,10 +385,14 @@ class Connection:
         self._facts.replace(link.client.info)
         self._learn_servers()
         wire = link.client.wire
-        self._egress.attach(wire.write, lambda: wire.unsent, link.drained)
+        wire.floor.pause_s = self._read_pause_s
+        self._egress.attach(wire.write, lambda: wire.unsent, link.drained, self._overslept)
         self._egress.write(self._subscriptions.replay())
         self._egress.flush_now()
         self._state.up()
+
+    def _overslept(self) -> None:
+        self.drop_session("this process stood still with something to say that is void by now")
 
     def _detach(self, link: Link, what: str) -> None:
         self._link = None

@@ -55,6 +55,8 @@ class ConsumerInfo:
     num_waiting: int
     #: When it was made, by the server's clock: another durable of the same name has another one.
     created: str = ""
+    #: How many deliveries it has made, redeliveries included: the `consumer_sequence` of the last.
+    deliveries: int = 0
 
     @classmethod
     def read(cls, raw: Mapping[str, Any]) -> ConsumerInfo:
@@ -66,5 +68,6 @@ class ConsumerInfo:
             num_ack_pending=raw.get("num_ack_pending", 0),
             num_redelivered=raw.get("num_redelivered", 0),
             num_waiting=raw.get("num_waiting", 0),
+            deliveries=(raw.get("delivered") or {}).get("consumer_seq", 0),
             created=raw.get("created", ""),
         )

@@ -11,7 +11,13 @@ from typing import Any
 import msgspec
 import trio
 
-from shove_actors._errors import ApiError, JetStreamNotEnabled, NoResponders, RequestTimeout
+from shove_actors._errors import (
+    ApiError,
+    JetStreamNotEnabled,
+    MessageNotFound,
+    NoResponders,
+    RequestTimeout,
+)
 
 from ._api_errors import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, api_error
 from ._clock import ServerClock
@@ -19,6 +25,9 @@ from ._connection import Connection
 from ._consumer import ConsumerConfig, ConsumerInfo
 from ._stream import StreamConfig, StreamInfo
 from ._wire import check_name
+
+#: A deletion failed, for whatever reason; there is no such sequence (any more).
+_DELETE_FAILED = frozenset({10057, 10043})
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -163,6 +172,39 @@ class JetStream:
     async def get_last_message(self, stream: str, subject: str) -> RawMessage:
         check_name(stream, "stream")
         return self._raw(await self.call(f"STREAM.MSG.GET.{stream}", {"last_by_subj": subject}))
+
+    async def next_message(
+        self, stream: str, sequence: int, subject: str = ">"
+    ) -> RawMessage | None:
+        """The first message on `subject` (wildcards allowed) at or after `sequence`, or None.
+
+        Answered by the stream's leader, so what was acknowledged before is seen.
+        """
+        check_name(stream, "stream")
+        body = {"seq": sequence, "next_by_subj": subject}
+        try:
+            return self._raw(await self.call(f"STREAM.MSG.GET.{stream}", body))
+        except MessageNotFound:
+            return None
+
+    async def delete_message(self, stream: str, sequence: int) -> bool:
+        """Remove one message for good, without overwriting its bytes. False: it was not there."""
+        check_name(stream, "stream")
+        body = {"seq": sequence, "no_erase": True}
+        try:
+            answer = await self.call(f"STREAM.MSG.DELETE.{stream}", body)
+        except MessageNotFound:
+            return False
+        except ApiError as exc:
+            if exc.err_code not in _DELETE_FAILED:
+                raise
+            # For other reasons than that it is gone, too.
+            try:
+                await self.get_message(stream, sequence)
+            except MessageNotFound:
+                return False
+            raise
+        return bool(answer.get("success"))
 
     @staticmethod
     def _raw(answer: Mapping[str, Any]) -> RawMessage:

@@ -6,7 +6,10 @@ else. Messages never come out of `read` (see `_framing.py`).
 Two rules
 * A connection that ends is aborted, never closed by waiting for its write buffer: a peer that does
   not read would hold the close, and with it the reconnect, for ever. Whoever wants to be sure of
-  the last bytes has pinged before.
+  the last bytes has pinged before. The abort takes back what the peer's kernel has not got yet: a
+  kernel that went on delivering it, minutes after a network was mended, would have the server
+  believe acknowledgements whose leases are long over
+  (`test_what_a_lost_connection_had_not_delivered_is_taken_back`).
 * The socket has one owner, asyncio's transport, and one reader at a time: asyncio, or whoever has
   borrowed it (`_reader.py`). Borrowing and giving back are synchronous, and each reads and splits
   in one step, so no byte is lost, split twice or overtaken between the two
@@ -16,8 +19,10 @@ Two rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
+import struct
 from collections.abc import Sequence
 from typing import cast
 from urllib.parse import ParseResult
@@ -26,6 +31,9 @@ from nats.aio.transport import Transport
 
 from ._framing import Framing, MessageSink
 from ._read_floor import ReadFloor
+
+#: Linger for no time: the end of the connection is a reset, and the kernel forgets what it had.
+_TAKE_BACK = struct.pack("ii", 1, 0)
 
 
 class WireTransport(Transport):
@@ -184,6 +192,10 @@ class WireTransport(Transport):
     def abort(self) -> None:
         self.aborted = True
         if self._raw is not None:
+            own = self._raw.get_extra_info("socket")
+            if own is not None and own.fileno() >= 0:
+                with contextlib.suppress(OSError):
+                    own.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _TAKE_BACK)
             self._raw.abort()
 
     def at_eof(self) -> bool:

@@ -6,6 +6,9 @@ arguments; the runtime carries out what this floor decides.
 
 from __future__ import annotations
 
+from ._audit_record import AttemptCause as AttemptCause
+from ._audit_record import AuditRecord as AuditRecord
+from ._audit_record import trace_id_of as trace_id_of
 from ._builder import TopologyBuilder as TopologyBuilder
 from ._codec import RAW as RAW
 from ._codec import BytesCodec as BytesCodec
@@ -16,6 +19,7 @@ from ._death import DeathReason as DeathReason
 from ._death import dead_headers as dead_headers
 from ._death import replay_headers as replay_headers
 from ._death import sanitise_detail as sanitise_detail
+from ._header_names import CONTROL as CONTROL
 from ._header_names import DEATH_CAUSE as DEATH_CAUSE
 from ._header_names import DEATH_COUNT as DEATH_COUNT
 from ._header_names import DEATH_DETAIL as DEATH_DETAIL
@@ -60,11 +64,34 @@ from ._ids import return_id as return_id
 from ._metadata import DeadMetadata as DeadMetadata
 from ._metadata import MessageMetadata as MessageMetadata
 from ._metadata import Stored as Stored
+from ._metadata import stored_of as stored_of
 from ._names import attempts_stream as attempts_stream
+from ._names import bucket_stream as bucket_stream
+from ._names import bucket_subject as bucket_subject
+from ._names import poison_bucket as poison_bucket
 from ._outcome import Defer as Defer
 from ._outcome import Outcome as Outcome
 from ._outcome import Reject as Reject
 from ._outcome import Retry as Retry
+from ._outcome import Unaudited as Unaudited
+from ._poison import Control as Control
+from ._poison import PoisonedKey as PoisonedKey
+from ._poison import PoisonRecord as PoisonRecord
+from ._poison import decode_record as decode_record
+from ._poison import encode_record as encode_record
+from ._poison import letter_id as letter_id
+from ._poison import letter_origin as letter_origin
+from ._poison import mark_name as mark_name
+from ._poison import poison_record as poison_record
+from ._resharding import RESHARDED as RESHARDED
+from ._resharding import ShardLayout as ShardLayout
+from ._resharding import closed_subject as closed_subject
+from ._resharding import declares_shards as declares_shards
+from ._resharding import layout_of as layout_of
+from ._resharding import publish_refusal as publish_refusal
+from ._resharding import removed_shard as removed_shard
+from ._resharding import resharded_refusal as resharded_refusal
+from ._resharding import shard_subjects as shard_subjects
 from ._retry import Limits as Limits
 from ._retry import redeliveries as redeliveries
 from ._retry import retries_by_nak as retries_by_nak
@@ -99,6 +126,7 @@ from ._topology import SequenceFailure as SequenceFailure
 from ._topology import Topology as Topology
 
 __all__ = [
+    "CONTROL",
     "DEATH_CAUSE",
     "DEATH_COUNT",
     "DEATH_DETAIL",
@@ -123,12 +151,16 @@ __all__ = [
     "ORIGINAL_SUBJECT",
     "PUBLISHED_AT",
     "RAW",
+    "RESHARDED",
     "RETRY_COUNT",
     "STATUS",
     "Ack",
+    "AttemptCause",
+    "AuditRecord",
     "BytesCodec",
     "Cause",
     "Codec",
+    "Control",
     "Dead",
     "DeadMetadata",
     "DeathReason",
@@ -143,29 +175,39 @@ __all__ = [
     "Nak",
     "NatsStreamConfig",
     "Outcome",
+    "PoisonRecord",
+    "PoisonedKey",
     "Reject",
     "Retention",
     "Retry",
     "SequenceFailure",
     "SequencedTopic",
+    "ShardLayout",
     "Storage",
     "Stored",
     "Topic",
     "Topology",
     "TopologyBuilder",
+    "Unaudited",
     "Verdict",
     "attempts_stream",
     "before_handling",
+    "bucket_stream",
+    "bucket_subject",
     "check_collisions",
+    "closed_subject",
     "copy_headers",
     "dead_headers",
     "dead_id",
+    "declares_shards",
     "decode_headers",
     "decode_key",
+    "decode_record",
     "defer_id",
     "effective_retry_count",
     "encode_headers",
     "encode_key",
+    "encode_record",
     "fnv1a_64",
     "from_ns",
     "from_rfc3339",
@@ -173,14 +215,23 @@ __all__ = [
     "has_shove_headers",
     "has_status_header",
     "hop_headers",
+    "layout_of",
+    "letter_id",
+    "letter_origin",
     "logical_id",
+    "mark_name",
     "matches",
     "origin_of",
     "overlap",
+    "poison_bucket",
+    "poison_record",
+    "publish_refusal",
     "read_counter",
     "redeliveries",
+    "removed_shard",
     "replay_headers",
     "replay_id",
+    "resharded_refusal",
     "retries_by_nak",
     "retry_id",
     "return_id",
@@ -188,6 +239,9 @@ __all__ = [
     "route",
     "sanitise_detail",
     "shard_of",
+    "shard_subjects",
+    "stored_of",
+    "trace_id_of",
     "validate_message_id",
     "validate_user_headers",
 ]

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from shove_actors._errors import TopologyError
 
-from ._names import shown
+from ._names import bucket_stream, bucket_subject, shown
 from ._subjects import is_literal, overlap
 from ._topology import Topology
 
@@ -32,7 +32,9 @@ def check_collisions(topologies: Iterable[Topology]) -> None:
     literals: dict[str, Topology] = {}
     patterns: list[tuple[str, Topology]] = []
     for topology in distinct:
-        for subject in (*topology.publish_subjects, *topology.stream_names()[1:]):
+        bucket = topology.poison_bucket
+        own = () if bucket is None else (bucket_subject(bucket, ">"),)
+        for subject in (*topology.publish_subjects, *topology.stream_names()[1:], *own):
             if not is_literal(subject):
                 patterns.append((subject, topology))
                 continue
@@ -48,6 +50,8 @@ def check_collisions(topologies: Iterable[Topology]) -> None:
 def _role(name: str, topology: Topology) -> str:
     if name == topology.queue:
         return "the main stream"
+    if topology.poison_bucket is not None and name == bucket_stream(topology.poison_bucket):
+        return "the bucket of poisoned keys"
     if name in topology.note_streams():
         return "the stream for attempts"
     return "the dead-letter queue" if name == topology.dlq else "a hold queue"

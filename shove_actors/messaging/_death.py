@@ -104,17 +104,21 @@ def dead_headers(
     `Shove-Death-Count` goes up by one. Times are nanoseconds since 1970.
 
     `minimal=True` is for a message that is as large as the server allows and cannot grow (PC-056):
-    only what identifies it and why it died, without the message's own headers.
+    only what identifies it and why it died, without the message's own headers. Its key, if given,
+    is part of that: without it a replay of the key could not find the letter.
     """
     deaths = str(_death_count(original) + 1)
     if minimal:
-        return {
+        least = {
             MSG_ID: msg_id,
             DEATH_REASON: reason.value,
             DEATH_COUNT: deaths,
             ORIGINAL_QUEUE: original.get(ORIGINAL_QUEUE, queue),
             ORIGINAL_SEQUENCE: original.get(ORIGINAL_SEQUENCE, str(sequence)),
         }
+        if key is not None:
+            least[KEY] = encode_key(key)
+        return least
     headers = copy_headers(original)
     for stale in (DUE_AFTER, DEATH_CAUSE, DEATH_DETAIL):
         headers.pop(stale, None)

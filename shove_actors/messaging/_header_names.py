@@ -20,6 +20,9 @@ ORIGIN = "Shove-Origin"
 KEY = "Shove-Key"
 """The sequence key, percent-encoded when it holds anything but plain ASCII."""
 
+CONTROL = "Shove-Control"
+"""A message of ours to the consumers of a topic; no handler sees it."""
+
 DUE_AFTER = "Shove-Due-After-Ms"
 """A held message's own delay in milliseconds; absent: that of its hold queue."""
 

@@ -142,6 +142,15 @@ class MessageMetadata:
         return None if value is None else decode_key(value)
 
     @property
+    def replayed(self) -> bool:
+        """Whether this message was a dead letter before: it is handled again on purpose.
+
+        `broker.release(topic, key, replay=True)` does that, in the key's order. The attempts it
+        had before its death are not counted.
+        """
+        return self._counter(DEATH_COUNT) > 0
+
+    @property
     def num_delivered(self) -> int:
         """How often the server has delivered this stored copy, this time included."""
         return self._stored.num_delivered
@@ -153,6 +162,11 @@ class MessageMetadata:
             f"<{type(self).__name__} {stored.stream}:{stored.sequence} "
             f"delivered {stored.num_delivered}>"
         )
+
+
+def stored_of(metadata: MessageMetadata) -> Stored:
+    """The stored message that metadata speak of; for the runtime."""
+    return metadata._stored
 
 
 class DeadMetadata(MessageMetadata):
@@ -202,6 +216,11 @@ class DeadMetadata(MessageMetadata):
     def original_sequence(self) -> int | None:
         """Stream sequence under which the message was first stored."""
         return self._number(ORIGINAL_SEQUENCE)
+
+    @property
+    def replayed(self) -> bool:
+        """Whether it had been a dead letter before it died this time."""
+        return self.death_count > 1
 
     @property
     def death_count(self) -> int:

@@ -7,11 +7,16 @@ only by a timeout, and a space in a subject ends the connection of everybody who
 
 from __future__ import annotations
 
+import re
+
 from shove_actors._errors import TopologyError
 
 # The server's own limit for stream and consumer names. Derived names count: a queue of 250
 # characters is fine by itself and fails as `{queue}-consumer`.
 MAX_NAME_BYTES = 255
+
+# What NATS clients and the nats command take for the name of a key-value bucket.
+_BUCKET = re.compile(r"[A-Za-z0-9_-]+")
 
 _FORBIDDEN = {
     ".": "it separates subject tokens",
@@ -59,6 +64,18 @@ def check_name(name: object, what: str) -> None:
         )
 
 
+def check_bucket(queue: str) -> None:
+    """Refuses a queue whose bucket of poisoned keys other NATS tools could not open."""
+    if _BUCKET.fullmatch(queue) is None:
+        raise TopologyError(
+            f"queue name {shown(queue)} cannot be used with SequenceFailure.FAIL_ALL: its poisoned "
+            f"keys are kept in the key-value bucket {shown(poison_bucket(queue))}, and the name of "
+            "a bucket may only hold ASCII letters, digits, '-' and '_'. Rename the queue, or use "
+            "SequenceFailure.SKIP"
+        )
+    check_name(bucket_stream(poison_bucket(queue)), "name of the stream for poisoned keys")
+
+
 def shown(name: str) -> str:
     """`name` quoted for a message: ASCII, and short however long the name is."""
     return ascii(name if len(name) <= 60 else name[:57] + "...")
@@ -89,6 +106,21 @@ def shard_subject(queue: str, shard: int) -> str:
 def attempts_stream(stream: str) -> str:
     """Where notes about attempts at a stream's messages are kept; made when the first is."""
     return f"{stream}-attempts"
+
+
+def poison_bucket(queue: str) -> str:
+    """The key-value bucket of a FAIL_ALL topic's poisoned keys."""
+    return f"{queue}-poison"
+
+
+def bucket_stream(bucket: str) -> str:
+    """The stream behind a key-value bucket, as every NATS client names it."""
+    return f"KV_{bucket}"
+
+
+def bucket_subject(bucket: str, name: str) -> str:
+    """The subject of one key of a bucket; `>` for all of them."""
+    return f"$KV.{bucket}.{name}"
 
 
 def dlq_durable(dlq: str) -> str:

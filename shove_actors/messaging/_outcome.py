@@ -23,6 +23,9 @@ class Outcome:
     The forms that carry data are outcomes as well: `Retry(after=30)`, `Reject(reason="no such
     account")`, `Defer(after=5)`. Without data they equal the constants: `Retry() ==
     Outcome.RETRY`. The set is closed: this class cannot be instantiated or extended.
+
+    `Outcome.INTERRUPTED` is what an audit record says of an attempt that was cut short: it is no
+    answer that a handler can give (one that does is treated as RETRY).
     """
 
     __slots__ = ()
@@ -31,9 +34,10 @@ class Outcome:
     RETRY: ClassVar[Outcome]
     REJECT: ClassVar[Outcome]
     DEFER: ClassVar[Outcome]
+    INTERRUPTED: ClassVar[Outcome]
 
     name: ClassVar[str]
-    """`ack`, `retry`, `reject` or `defer`: a stable label for metrics and logs."""
+    """`ack`, `retry`, `reject`, `defer` or `interrupted`: a stable label for metrics and logs."""
 
     def __new__(cls, *args: object, **kwargs: object) -> Outcome:
         if cls is Outcome:
@@ -41,7 +45,7 @@ class Outcome:
         return super().__new__(cls)
 
     def __init_subclass__(cls) -> None:
-        # `route` is total because nothing but the four kinds below can reach it.
+        # `route` is total because nothing but the kinds below can reach it.
         if cls.__module__ != __name__:
             raise UsageError("the set of outcomes is closed: Outcome cannot be subclassed")
 
@@ -106,7 +110,32 @@ class Defer(Outcome):
         _check_after(self.after, "Defer")
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class Interrupted(Outcome):
+    """The attempt ended before the handler could say anything: a drain, a kill, a lost lease.
+
+    Only in audit records; the message is given back and is no attempt the poorer.
+    """
+
+    name: ClassVar[str] = "interrupted"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Unaudited(Outcome):
+    """The attempt is over and its audit record could not be written: again, at no cost.
+
+    Internal: the audit wrapper answers with it in the handler's place, whatever the handler said.
+    It never counts against `max_retries`, so that finished work is not dead-lettered because an
+    audit sink is down (SW-60).
+    """
+
+    name: ClassVar[str] = "retry"
+
+
 Outcome.ACK = Ack()
 Outcome.RETRY = Retry()
 Outcome.REJECT = Reject()
 Outcome.DEFER = Defer()
+Outcome.INTERRUPTED = Interrupted()

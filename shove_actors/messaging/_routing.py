@@ -11,15 +11,18 @@
      used up  |                                       |
     DEFER     | Hop to the first hold, retry count    | sequenced: as RETRY, with a warning
               | unchanged, defer count + 1            | else: Nak, not counted as an attempt
+    unaudited | Hop to the first hold, as DEFER,      | Nak after the first hold's delay or the
+              | marked as not counted                 | default delay, not counted
 
 `Dead` becomes `Discard` where the topology has no dead-letter queue. `before_handling` is the other
 half: a message that ends its process never produces an outcome, so its budget is checked when it
 arrives (SW-10).
 
 Invariants: `route` is total (each outcome has a verdict, nothing raises); a message is only given
-up (Dead, Discard) for REJECT or a used-up budget; a hop's id is a function of the stored copy and
-its count alone; ACK never costs anything. Proof: the table in `tests/messaging/test_routing.py` and
-`properties/test_routing_table.py`.
+up (Dead, Discard) for REJECT or a used-up budget; *unaudited* (the attempt is over and its audit
+record is missing) has no budget, so finished work never dies of it; a hop's id is a function of the
+stored copy and its count alone; ACK never costs anything. Proof: the table in
+`tests/messaging/test_routing.py` and `properties/test_routing_table.py`.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ from typing import Literal, TypeAlias
 from ._death import DeathReason
 from ._ids import defer_id, retry_id
 from ._outcome import Ack as AckOutcome
-from ._outcome import Defer, Outcome, Reject, Retry
+from ._outcome import Defer, Outcome, Reject, Retry, Unaudited
 from ._retry import (
     Limits,
     hold_for_retry,
@@ -75,7 +78,8 @@ class Nak:
     """Leave it where it is; the server redelivers it after `delay_s` seconds.
 
     `warn_defer`: a sequenced topic was asked to defer and retries instead; warn once.
-    `counted` is False when this delivery is no attempt (DEFER): count it into `returned`.
+    `counted` is False when this delivery is no attempt (DEFER, unaudited): it counts into
+    `returned`.
     """
 
     delay_s: float
@@ -87,7 +91,8 @@ class Nak:
 class Hop:
     """Store a copy in `hold` under `msg_id`, wait for its acknowledgement, then acknowledge.
 
-    `due_after_s` is the copy's own delay; None means that of the hold queue.
+    `due_after_s` is the copy's own delay; None means that of the hold queue. `counted` is False
+    when nothing may be held against the message: if no copy can be made, it stays where it is.
     """
 
     hold: HoldQueue
@@ -95,6 +100,7 @@ class Hop:
     retry_count: int
     defer_count: int
     due_after_s: float | None = None
+    counted: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +162,8 @@ def route(outcome: Outcome, facts: DeliveryFacts, topology: Topology, limits: Li
     if isinstance(outcome, Reject):
         detail = outcome.reason if outcome.reason is not None else facts.detail
         return give_up(topology, DeathReason.REJECTED, "reject", detail)
+    if isinstance(outcome, Unaudited):
+        return _unaudited(facts, topology, limits)
     deferred = isinstance(outcome, Defer)
     after = outcome.after if isinstance(outcome, (Retry, Defer)) else None
     retries = effective_retry_count(facts, topology)
@@ -195,6 +203,21 @@ def _defer(
         retry_count=facts.retry_count,
         defer_count=number,
         due_after_s=after,
+    )
+
+
+def _unaudited(facts: DeliveryFacts, topology: Topology, limits: Limits) -> Verdict:
+    if retries_by_nak(topology):
+        delay = nak_delay(topology, 0, limits.default_delay_s)
+        return Nak(delay_s=delay, counted=False)
+    # Counted among the deferrals: a handler has seen it, so the copy must say `redelivered`.
+    number = facts.defer_count + 1
+    return Hop(
+        hold=topology.holds[0],
+        msg_id=defer_id(facts.message_id, facts.origin, number),
+        retry_count=facts.retry_count,
+        defer_count=number,
+        counted=False,
     )
 
 

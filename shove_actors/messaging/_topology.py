@@ -27,7 +27,8 @@ class SequenceFailure(Enum):
     SKIP = "skip"
     """The failed message goes to the dead letters, the key goes on."""
     FAIL_ALL = "fail_all"
-    """It and all later messages of its key go to the dead letters. Not in this release."""
+    """It and all later messages of its key go to the dead letters, until somebody releases the
+    key (`broker.release`)."""
 
 
 @dataclass(frozen=True)
@@ -135,11 +136,8 @@ class Topology:
         if not whole or not 1 <= self.routing_shards <= MAX_SHARDS:
             raise TopologyError(f"routing_shards must be a whole number from 1 to {MAX_SHARDS}")
         check_name(self.shard_durable(self.routing_shards - 1), "shard durable name")
-        if self.sequence_failure is SequenceFailure.FAIL_ALL:
-            raise TopologyError(
-                "SequenceFailure.FAIL_ALL is not in this release: the durable set of poisoned keys "
-                "that it needs is not there yet. Use SequenceFailure.SKIP"
-            )
+        if self.fails_all:
+            _names.check_bucket(self.queue)
         if not self.allow_message_loss and (self.dlq is None or not self.holds):
             missing = "dead-letter queue (.dlq())" if self.dlq is None else "hold queue"
             fix = ".dlq()" if self.dlq is None else ".hold_queue(seconds)"
@@ -187,6 +185,16 @@ class Topology:
     def sequenced(self) -> bool:
         """Whether messages of one key are handled in order."""
         return self.sequence_failure is not None
+
+    @property
+    def fails_all(self) -> bool:
+        """Whether a key that failed stays failed: `SequenceFailure.FAIL_ALL`."""
+        return self.sequence_failure is SequenceFailure.FAIL_ALL
+
+    @property
+    def poison_bucket(self) -> str | None:
+        """`{queue}-poison`: the key-value bucket of poisoned keys; None without FAIL_ALL."""
+        return _names.poison_bucket(self.queue) if self.fails_all else None
 
     @property
     def config(self) -> NatsStreamConfig:
@@ -271,10 +279,12 @@ class Topology:
         )
 
     def note_streams(self) -> tuple[str, ...]:
-        """Streams that are made only when there is an attempt to be noted."""
+        """Streams for what is remembered of messages and keys; made when there is a need."""
         names = [_names.attempts_stream(self.queue)]
         if self.dlq is not None:
             names.append(_names.attempts_stream(self.dlq))
+        if self.poison_bucket is not None:
+            names.append(_names.bucket_stream(self.poison_bucket))
         return tuple(names)
 
     def stream_names(self) -> tuple[str, ...]:

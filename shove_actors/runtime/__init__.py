@@ -1,5 +1,10 @@
 """The runtime: the actors of the messaging system. Knows no NATS."""
 
+from ._audit import Audited as Audited
+from ._audit import AuditSink as AuditSink
+from ._audit import audited as audited
+from ._audit_log import AuditEntry as AuditEntry
+from ._audit_log import AuditLog as AuditLog
 from ._broker import Broker as Broker
 from ._broker import open_broker as open_broker
 from ._group import ConsumerGroup as ConsumerGroup
@@ -15,8 +20,13 @@ from ._scaling import Load as Load
 from ._scaling import ProportionalStrategy as ProportionalStrategy
 from ._scaling import ScalingStrategy as ScalingStrategy
 from ._scaling import ThresholdStrategy as ThresholdStrategy
+from ._telemetry import Telemetry as Telemetry
 
 __all__ = [
+    "AuditEntry",
+    "AuditLog",
+    "AuditSink",
+    "Audited",
     "AutoscalerConfig",
     "Broker",
     "ConsumerGroup",
@@ -30,6 +40,8 @@ __all__ = [
     "Publisher",
     "ScalingStrategy",
     "SupervisorOutcome",
+    "Telemetry",
     "ThresholdStrategy",
+    "audited",
     "open_broker",
 ]

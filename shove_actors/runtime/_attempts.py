@@ -15,26 +15,44 @@ started    A message delivered more often than its budget allows is only *suspec
 
 So an innocent message is handled however often its neighbours crash, a drain costs no attempt, and
 a message that kills its process every time does so `max_retries + 2` times: once, once per retry,
-and once under suspicion (PC-029, SW-10). A note names the stored copy by its time too: a stream
+and once under suspicion (PC-029, SW-10).
+
+keyed      Where a message that crashed has to be decoded once more, for its sequence key
+           (`_poison.py`), that is noted first: if it is the decoder that kills, it does so once.
+
+A note names the stored copy by its time too: a stream
 that is deleted and created again starts its sequences over.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
-from shove_actors.backends import Backend, Delivery
+from shove_actors.backends import Backend
+
+
+class Noted(Protocol):
+    """What a note is about: one stored copy."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def sequence(self) -> int: ...
+    @property
+    def timestamp_ns(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """`failed`: attempts that ended as RETRY, in place. `started`: a suspect's handler began."""
+    """`failed`: attempts that ended as RETRY, in place. `started`: a suspect's handler began.
+    `keyed`: its key was looked for."""
 
     failed: int = 0
     started: bool = False
+    keyed: bool = False
 
 
 NONE: Final = Attempts()
@@ -44,6 +62,7 @@ class _Note(msgspec.Struct):
     stored_ns: int
     failed: int = 0
     started: bool = False
+    keyed: bool = False
 
 
 _encode = msgspec.json.Encoder().encode
@@ -58,7 +77,7 @@ class AttemptLedger:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
 
-    async def read(self, delivery: Delivery) -> Attempts:
+    async def read(self, delivery: Noted) -> Attempts:
         """What is known of it; `NONE` without a note, or with one about an earlier stream."""
         raw = await self._backend.read_note(delivery.stream, delivery.sequence)
         if raw is None:
@@ -69,9 +88,9 @@ class AttemptLedger:
             return NONE
         if note.stored_ns != delivery.timestamp_ns:
             return NONE
-        return Attempts(failed=note.failed, started=note.started)
+        return Attempts(failed=note.failed, started=note.started, keyed=note.keyed)
 
-    async def write(self, delivery: Delivery, attempts: Attempts) -> None:
+    async def write(self, delivery: Noted, attempts: Attempts) -> None:
         """Returns once the note is stored."""
-        note = _Note(delivery.timestamp_ns, attempts.failed, attempts.started)
+        note = _Note(delivery.timestamp_ns, attempts.failed, attempts.started, attempts.keyed)
         await self._backend.write_note(delivery.stream, delivery.sequence, _encode(note))

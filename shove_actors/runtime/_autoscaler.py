@@ -21,6 +21,7 @@ from typing import Protocol
 import trio
 
 from shove_actors._errors import ShoveError
+from shove_actors._log import about
 from shove_actors.backends import Backlog
 
 from ._scaling import AutoscalerConfig, Load, Stability, stabilise
@@ -108,6 +109,7 @@ class Autoscaler:
             load.consumers,
             load.pending,
             load.in_flight,
+            extra=about("scaled", queue=self._pool.name, consumers=after, before=load.consumers),
         )
         self._decided(self._pool.name, load.consumers, after)
 
@@ -143,7 +145,11 @@ class Autoscaler:
         if trouble != self._trouble:
             self._trouble = trouble
             logger.warning(
-                "%s: %s; the number of consumers stays", self._pool.name, trouble, exc_info=error
+                "%s: %s; the number of consumers stays",
+                self._pool.name,
+                trouble,
+                exc_info=error,
+                extra=about("scaling_failed", queue=self._pool.name),
             )
 
     async def serve(self, ready: Callable[[], None], stop: Callable[[], Awaitable[object]]) -> None:

@@ -18,6 +18,7 @@ from shove_actors._errors import (
     UsageError,
 )
 from shove_actors._groups import unwrapped
+from shove_actors._log import about
 from shove_actors.actors import (
     ActorSystem,
     Backoff,
@@ -31,8 +32,8 @@ from shove_actors.actors import (
     TreeNode,
     open_actor_system,
 )
-from shove_actors.backends import Backend, BackendConfig, BackendEvent
-from shove_actors.messaging import HoldQueue, Topic, Topology, check_collisions
+from shove_actors.backends import Backend, BackendConfig, BackendEvent, Resharded
+from shove_actors.messaging import HoldQueue, PoisonedKey, SequencedTopic, Topic, Topology, check_collisions
 
 from ._group import ConsumerGroup, ConsumerSupervisor
 from ._hold_mover import HoldMover
@@ -40,6 +41,8 @@ from ._lease import LeaseKeeper
 from ._outcome_report import SupervisorOutcome, root_cause
 from ._publish_service import PublishService
 from ._publisher import Publisher
+from ._release import poisoned, release
+from ._telemetry import Telemetry, choose
 from ._tree import MOVER_GRACE_S, ROOT_BUDGET, build_tree, groups_pool, movers_pool
 
 if sys.version_info < (3, 11):
@@ -49,11 +52,20 @@ logger = logging.getLogger("shove_actors.broker")
 
 M = TypeVar("M")
 
+_TELEMETRY = Telemetry()
+
 
 class Broker:
     """A running broker. Made by `open_broker`; usable inside its block, from any task."""
 
-    def __init__(self, backend: Backend, *, max_pending: int, publish_timeout: float) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        *,
+        max_pending: int,
+        publish_timeout: float,
+        telemetry: Telemetry | None = None,
+    ) -> None:
         if max_pending < 1:
             raise UsageError(f"max_pending={max_pending}: at least 1")
         if not publish_timeout > 0:
@@ -69,7 +81,11 @@ class Broker:
         #: What ended the connection for good, for the groups that it takes along.
         self.failure: Exception | None = None
         self._topologies: dict[str, Topology] = {}
-        self._publisher = Publisher(self.publish_service)
+        #: None: nobody looks.
+        self.instruments = choose(telemetry)
+        self._publisher = Publisher(
+            self.publish_service, self.instruments.publishers if self.instruments else None
+        )
 
     def __repr__(self) -> str:
         return f"<Broker {self.backend!r}{'' if self._system else ' (closed)'}>"
@@ -101,6 +117,21 @@ class Broker:
         check_collisions([*{**self._topologies, **topologies}.values()])
         await self.backend.declare([t.topology for t in topics])
         self._topologies.update(topologies)
+
+    async def reshard(self, topic: SequencedTopic[Any], *, timeout: float = 60.0) -> Resharded:
+        """Change the number of shards of a topic in use to that of `topic`, and keep all order.
+
+        The stream is closed to publishers (`ReshardUnderWay`), the running consumers of the old
+        number drain it to nothing, then the new subjects are bound and durables without a shard
+        are deleted. Consumers of the new number may start after that. See docs/operations.md.
+
+        Raises `ReshardTimeout` when it is not drained within `timeout` seconds, `TopicNotDeclared`,
+        `TopologyError` while another change is under way, `ConnectionError`. Then, and when it is
+        cancelled, the old subjects are put back. If this process is killed, the stream stays
+        closed: run it again, which goes on where it was.
+        """
+        _ = self.system
+        return await self.backend.reshard(topic.topology, timeout)
 
     def publisher(self) -> Publisher:
         """A publisher. All publishers of a broker share one actor and one window."""
@@ -135,6 +166,32 @@ class Broker:
         group.register_dlq(topic, handler, **options)
         return await group.run_until(signal, drain_timeout=drain_timeout)
 
+    async def poisoned(self, topic: Topic[Any]) -> tuple[PoisonedKey, ...]:
+        """The keys of a FAIL_ALL topic of which nothing is handled, and why.
+
+        Raises `UsageError` for a topic that is not FAIL_ALL, `TopicNotDeclared`,
+        `ConnectionError`.
+        """
+        _ = self.system
+        return await poisoned(self.backend, topic)
+
+    async def release(self, topic: Topic[M], key: str, *, replay: bool = False) -> bool:
+        """Let a poisoned key of a FAIL_ALL topic go on. False: it was not poisoned.
+
+        From then on its new messages are handled; its dead letters stay where they are. With
+        `replay=True` the dead letters that it has had since it was poisoned are handled first, in
+        their order, by the consumers of the topic, each with a fresh budget; then the newer
+        messages. If one of them fails for good again, the key stays poisoned, that letter and
+        those behind it stay. Returns once the request is stored, not once it is carried out:
+        see `poisoned`. Repeating it is safe.
+
+        Raises `UsageError` for a topic that is not FAIL_ALL or, with `replay`, has no dead-letter
+        queue; `TopicNotDeclared`, `ConnectionError`, and what a publish raises. Cancelled, it may
+        have been carried out.
+        """
+        _ = self.system
+        return await release(self.publish_service, topic, key, replay=replay)
+
     def snapshot(self) -> TreeNode:
         """The supervision tree at this moment: states, restarts, mailbox depths, last exits."""
         return self.system.snapshot()
@@ -149,6 +206,11 @@ class Broker:
         except Exception as exc:
             self.failure = exc
             raise
+
+    def count_event(self, event: BackendEvent) -> None:
+        """For the metric of errors below."""
+        if self.instruments is not None and event.kind not in ("reconnected", "closed"):
+            self.instruments.backend_error(self.backend.capabilities.name, event.kind)
 
     async def _run_backend(self, ctx: Context[None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -196,6 +258,7 @@ async def open_broker(
     publish_timeout: float = 10.0,
     listener: Listener | None = None,
     rng: random.Random | None = None,
+    telemetry: Telemetry | None = _TELEMETRY,
 ) -> AsyncIterator[Broker]:
     """Connect, start the supervision tree, run the block, stop everything in order.
 
@@ -205,6 +268,8 @@ async def open_broker(
     `max_pending`: publishes that may be unacknowledged at once; callers wait beyond.
     `publish_timeout`: seconds after which a publish without acknowledgement is given up.
     `listener`: called with every lifecycle event of the tree.
+    `telemetry`: metrics and traces, recorded if the application has installed an SDK of
+    OpenTelemetry before; None: never.
 
     Raises on entry what prevents the connection: `ConfigError`, `ConnectionError` and its
     subclasses. If the tree fails later (the reconnect limit is reached, a restart budget is spent),
@@ -217,8 +282,12 @@ async def open_broker(
             f"open_broker takes a configuration such as NatsConfig(...) or MemoryConfig(), not "
             f"{type(config).__name__}"
         )
-    broker = Broker(create(), max_pending=max_pending, publish_timeout=publish_timeout)
+    broker = Broker(
+        create(), max_pending=max_pending, publish_timeout=publish_timeout, telemetry=telemetry
+    )
     broker.backend.listen(_log_event)
+    if broker.instruments is not None:
+        broker.backend.listen(broker.count_event)
     entered = False
     try:
         async with open_actor_system(
@@ -262,4 +331,4 @@ def _first_cause(error: StartFailed) -> BaseException:
 
 def _log_event(event: BackendEvent) -> None:
     level = logging.INFO if event.kind in ("reconnected", "closed") else logging.WARNING
-    logger.log(level, "%s: %s", event.kind, event.detail, extra={"shove_event": event.kind})
+    logger.log(level, "%s: %s", event.kind, event.detail, extra=about(event.kind))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from shove_actors._log import about
 from shove_actors.backends import Delivery
 from shove_actors.messaging import DeathReason, Discard, Verdict
 
@@ -34,8 +35,16 @@ class DeadSettler(Settler):
                 delivery.sequence,
                 what,
                 delivery.stream,
+                extra=about(
+                    "dead_letter_kept",
+                    queue=delivery.stream,
+                    sequence=delivery.sequence,
+                    reason=verdict.reason.value,
+                ),
             )
             delivery.lane.ack(delivery)
+            if self.observer is not None:
+                self.observer.settled(verdict)
             self.counts["kept"] = self.counts.get("kept", 0) + 1
             return True
         return await super().carry_out(delivery, verdict, retry_count)

@@ -227,6 +227,8 @@ class ConsumerGroup:
         try:
             for registration in self._registrations:
                 registration.bind(broker.publish_service)
+                registration.observe(broker.instruments)
+                await registration.prepare()
                 await registration.open(broker.backend)
                 opened.append(registration)
                 for lane in registration.lanes:
@@ -277,6 +279,8 @@ class ConsumerGroup:
             await registration.confirm()
             for lane in registration.lanes:
                 self._broker.leases.remove(lane)
+        for registration in self._registrations:
+            registration.unobserve()
 
     async def _end(self, ref: ActorRef[Any]) -> None:
         await self._broker.groups.stop_child(ref)
@@ -398,6 +402,8 @@ class ConsumerGroup:
 
     def _decided(self, name: str, before: int, after: int) -> None:
         self._scaled[name] = self._scaled.get(name, 0) + 1
+        if self._broker.instruments is not None:
+            self._broker.instruments.scaled(name, before, after)
 
     @property
     def outcome(self) -> SupervisorOutcome:

@@ -7,6 +7,7 @@ import logging
 import trio
 
 from shove_actors._errors import RestartIntensityExceeded, ShoveError
+from shove_actors._log import about
 from shove_actors.actors import Crashed, Exited, GraceExpired, LifecycleEvent
 
 from ._outcome_report import SupervisorOutcome, root_cause
@@ -46,7 +47,12 @@ class GroupReport:
                 self._restarts -= 1  # the last crash was not repaired after all
             else:
                 self._restarts += 1
-                logger.error("consumer %s crashed", event.path, exc_info=error)
+                logger.error(
+                    "consumer %s crashed",
+                    event.path,
+                    exc_info=error,
+                    extra=about("consumer_crashed", path=event.path),
+                )
 
     def failed(self, error: BaseException, where: str) -> None:
         """The group, or a consumer during its drain, has failed for good."""

@@ -57,8 +57,8 @@ def resolve(handler: object, *, method: str = "handle") -> Resolved:
             f"handler {name} is neither a function nor an object with a `{method}` method"
         )
     count = _positional(function, name)
-    is_async = _is_async(function)
-    inner: Callable[..., Any] = function if is_async else partial(_in_thread, function)
+    asynchronous = is_async(function)
+    inner: Callable[..., Any] = function if asynchronous else partial(_in_thread, function)
     if count == 1:
 
         def call(message: Any, metadata: Any, context: Any) -> Coroutine[Any, Any, Any]:
@@ -71,7 +71,7 @@ def resolve(handler: object, *, method: str = "handle") -> Resolved:
             return result
     else:
         call = inner
-    return Resolved(call, wants_metadata=count > 1, in_thread=not is_async, name=name)
+    return Resolved(call, wants_metadata=count > 1, in_thread=not asynchronous, name=name)
 
 
 async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
@@ -83,7 +83,8 @@ async def _in_thread(function: Callable[..., Any], *args: Any) -> Any:
     return await result if inspect.iscoroutine(result) else result
 
 
-def _is_async(function: Any) -> bool:
+def is_async(function: Any) -> bool:
+    """Whether calling it gives a coroutine, as far as that can be seen from outside."""
     while isinstance(function, partial):
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004 - the method itself is inspected

@@ -22,6 +22,7 @@ from typing import Final
 import trio
 
 from shove_actors._errors import HeaderError, ShoveError
+from shove_actors._log import about
 from shove_actors.actors import Context
 from shove_actors.backends import Backend, Delivery, Lane, LaneClosed, LaneSpec, Post
 from shove_actors.messaging import (
@@ -162,6 +163,7 @@ class HoldMover:
             # Only our own errors are known to hold nothing of the message.
             error if isinstance(error, ShoveError) else type(error).__name__,
             pause,
+            extra=about("hold_stuck", queue=delivery.stream, sequence=delivery.sequence),
         )
         lane.nak(delivery, pause)
 

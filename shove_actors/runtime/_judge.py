@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Literal, Protocol
 
 from shove_actors._errors import DecodeError, HeaderError
+from shove_actors._log import about
 from shove_actors.backends import Delivery
 from shove_actors.messaging import (
     DEFER_COUNT,
@@ -116,6 +117,12 @@ class Judge:
             kind,
             delivery.stream,
             delivery.sequence,
+            extra=about(
+                "handler_invalid",
+                queue=delivery.stream,
+                sequence=delivery.sequence,
+                handler=self._name,
+            ),
         )
         return self._route(delivery, Outcome.RETRY, attempts, "invalid", f"returned {kind}")
 
@@ -128,6 +135,12 @@ class Judge:
             delivery.stream,
             delivery.sequence,
             exc_info=error,
+            extra=about(
+                "handler_raised",
+                queue=delivery.stream,
+                sequence=delivery.sequence,
+                handler=self._name,
+            ),
         )
         name = type(error).__name__
         return self._route(delivery, Outcome.RETRY, attempts, "raised", name)
@@ -142,6 +155,12 @@ class Judge:
             timeout_s,
             delivery.stream,
             delivery.sequence,
+            extra=about(
+                "handler_timed_out",
+                queue=delivery.stream,
+                sequence=delivery.sequence,
+                handler=self._name,
+            ),
         )
         facts = self._facts(delivery, attempts, "timeout", None)
         topology = self._rules.lane_topology
@@ -156,6 +175,12 @@ class Judge:
             delivery.stream,
             delivery.sequence,
             exc_info=error,
+            extra=about(
+                "handler_raised_late",
+                queue=delivery.stream,
+                sequence=delivery.sequence,
+                handler=self._name,
+            ),
         )
 
     def _route(

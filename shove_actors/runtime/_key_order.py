@@ -57,7 +57,10 @@ class KeyOrder:
         self._service.window.give_back()
         completion = post.tag
         assert callable(completion)
-        completion(PublishError("not sent: an earlier message of its key was not stored"))
+        refusal = PublishError("not sent: an earlier message of its key was not stored")
+        if post.watch is not None:
+            post.watch.done(refusal)
+        completion(refusal)
 
     def _over(self, key: str, result: PublishReceipt | Exception) -> None:
         if isinstance(result, Exception):

@@ -8,8 +8,15 @@ quarter of `ack_wait` to unwind before anybody else could start: at most one in 
 processes. A lane refuses a settle after the lease (`NatsLane._release`).
 
 Numbers: a tick is a twelfth of the shortest ack_wait, so "a third" is at most 5/12 and "three
-quarters" at most 10/12. A tick that comes late means that something blocked the event loop; it is
-reported, because no timer can protect against that (`test_pc019_*`).
+quarters" at most 10/12. They are in `backends/_margins.py`, with their reasons.
+
+A tick that comes late means that something blocked the event loop, or that the whole process was
+stopped. No timer can prevent that. What can be had is that nothing goes on afterwards as if it had
+not happened: so the keeper is a Trio instrument too, and after such a pause looks at every lease
+*before* any task runs. A handler that was asleep does not wake up but is cancelled where it slept,
+and what waited in a lane is not begun (`tests/durability/test_fencing.py`). The one thing left is a
+handler that was runnable already, in the same pass as the one that blocked: it goes on to its next
+checkpoint. The pause is reported (`test_pc019_*`).
 """
 
 from __future__ import annotations
@@ -19,24 +26,29 @@ from typing import Final
 
 import trio
 
+from shove_actors._log import about
 from shove_actors.actors import Context
-from shove_actors.backends import Delivery, Lane
+from shove_actors.backends import Delivery, Lane, margins
 
 logger = logging.getLogger("shove_actors.lease")
 
-RENEW_SHARE: Final = 1 / 3
-CANCEL_SHARE: Final = 3 / 4
-TICKS_PER_LEASE: Final = 12
-#: An unconfirmed renewal is sent again after this share of the lease.
-RESEND_SHARE: Final = 1 / 6
+CANCEL_SHARE: Final = margins.CANCEL_SHARE
+RENEW_SHARE: Final = margins.RENEW_SHARE
+RESEND_SHARE: Final = margins.RESEND_SHARE
+TICKS_PER_LEASE: Final = margins.TICKS_PER_LEASE
+#: A tick this many ticks late is looked after by the instrument, before any task runs.
+LATE_TICKS: Final = 2
+_NEVER: Final = float("inf")
 
 
-class LeaseKeeper:
+class LeaseKeeper(trio.abc.Instrument):
     """All open lanes of one broker; its `run` is an actor's body."""
 
     def __init__(self) -> None:
         self._lanes: set[Lane] = set()
         self._changed = trio.Event()
+        #: When the next tick is so late that something has stood still.
+        self._late_at = _NEVER
         self.renewed = 0
         self.lost = 0
         self.late_ticks = 0
@@ -50,20 +62,34 @@ class LeaseKeeper:
 
     async def run(self, ctx: Context[None]) -> None:
         ctx.started()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._keep)
-            await ctx.stop_requested.wait()
-            nursery.cancel_scope.cancel()
+        trio.lowlevel.add_instrument(self)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep)
+                await ctx.stop_requested.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            trio.lowlevel.remove_instrument(self)
+
+    def after_io_wait(self, timeout: float) -> None:
+        """From Trio, once per scheduler pass, before deadlines fire and before any task runs."""
+        now = trio.current_time()
+        if now < self._late_at:
+            return
+        self._late_at = _NEVER  # until the tick itself, which is about to run
+        self._tend_all(now)
 
     async def _keep(self) -> None:
         while True:
             if not self._lanes:
+                self._late_at = _NEVER
                 self._changed = trio.Event()
                 await self._changed.wait()
                 continue
             shortest = min(lane.spec.ack_wait_s for lane in self._lanes)
             tick = shortest / TICKS_PER_LEASE
             before = trio.current_time()
+            self._late_at = before + LATE_TICKS * tick
             self._changed = trio.Event()
             with trio.move_on_after(tick):
                 # A new lane may have a shorter lease than the tick that is under way.
@@ -76,10 +102,14 @@ class LeaseKeeper:
                     "another process meanwhile. Blocking handlers should be plain functions, "
                     "which run in a thread",
                     now - before - tick,
+                    extra=about("loop_blocked", seconds=round(now - before - tick, 3)),
                 )
-            for lane in self._lanes:
-                if lane.held:
-                    self.tend(lane, now)
+            self._tend_all(now)
+
+    def _tend_all(self, now: float) -> None:
+        for lane in self._lanes:
+            if lane.held:
+                self.tend(lane, now)
 
     def tend(self, lane: Lane, now: float) -> None:
         """Renew what is a third old; cancel what could not be renewed."""
@@ -106,6 +136,7 @@ class LeaseKeeper:
             delivery.stream,
             delivery.sequence,
             "its handler is cancelled" if delivery.on_lost else "it is given up unhandled",
+            extra=about("lease_lost", queue=delivery.stream, sequence=delivery.sequence),
         )
         if delivery.on_lost is not None:
             delivery.on_lost()

@@ -29,12 +29,14 @@ from shove_actors._errors import (
     NoResponders,
     NotConnected,
     PublishUnknown,
+    ReshardUnderWay,
     UsageError,
 )
 from shove_actors.actors import ActorRef, Context
-from shove_actors.backends import Backend, Post, Stored
+from shove_actors.backends import Backend, Post, PostWatch, Stored
 
 from ._receipt import PublishReceipt
+from ._reshard import ShardFence
 from ._window import Window
 
 logger = logging.getLogger("shove_actors.publisher")
@@ -61,6 +63,7 @@ class PublishService:
         self.window = Window(max_pending)
         self.timeout_s = timeout_s
         self._patience = min(ACK_TIMEOUT_S, timeout_s)
+        self.fence = ShardFence(backend)
         self._ref: ActorRef[Post] | None = None
         self._pending: dict[Post, float] = {}
         self._again: dict[Post, float] = {}
@@ -95,12 +98,14 @@ class PublishService:
             self.window.give_back()
             raise BrokerClosed("the broker's publisher has ended") from None
 
-    async def publish(self, subject: str, payload: bytes, header_block: bytes) -> PublishReceipt:
+    async def publish(
+        self, subject: str, payload: bytes, header_block: bytes, watch: PostWatch | None = None
+    ) -> PublishReceipt:
         """Publish and wait. Cancelling leaves the message sent or not sent, never half-written."""
         waiter = Waiter()
         if not self.window.take_nowait():
             await self.window.take()
-        self.submit(Post(subject, payload, header_block, self.done, waiter.complete))
+        self.submit(Post(subject, payload, header_block, self.done, waiter.complete, watch))
         return await waiter.wait()
 
     def done(self, post: Post, result: Stored | Exception) -> None:
@@ -114,6 +119,7 @@ class PublishService:
             self._finish(post, PublishReceipt(result.stream, result.sequence, result.duplicate))
         elif isinstance(result, NoResponders):
             post.attempts += 1
+            self.fence.doubt_subject(post.subject)
             if post.attempts >= NO_RESPONDER_ATTEMPTS:
                 self._judge_later(post)
             else:
@@ -138,6 +144,8 @@ class PublishService:
         self.window.give_back()
         if isinstance(result, Exception):
             self.failed += 1
+        if post.watch is not None:
+            post.watch.done(result)
         completion = post.tag
         assert callable(completion)
         completion(result)
@@ -204,6 +212,11 @@ class PublishService:
         pending = self._pending
         if not pending:
             self._wake.set()  # the promises' keeper sleeps without limit while nothing is pending
+        held = self.fence.held(batch)
+        if held:
+            for post in held:
+                self._judge_later(post)
+            batch = [post for post in batch if post not in self._unanswered]
         for post in batch:
             pending[post] = now
         self.backend.post(batch)
@@ -256,14 +269,19 @@ class PublishService:
             waiting.setdefault(post.subject, []).append(post)
         for subject, posts in waiting.items():
             reason: Exception | None = None
-            if self.backend.connected:
+            if self.backend.connected and self.fence.doubts(subject):
+                reason = await self.fence.refusal(subject)
+                if reason is None:
+                    self._agreed(posts)
+                    continue
+            elif self.backend.connected:
                 reason = await self.backend.diagnose(subject)
             now = trio.current_time()
             for post in posts:
                 if post not in self._unanswered:
                     continue  # abandoned meanwhile
                 del self._unanswered[post]
-                final = isinstance(reason, (UsageError, JetStreamNotEnabled))
+                final = isinstance(reason, (UsageError, JetStreamNotEnabled, ReshardUnderWay))
                 if not final and now < post.deadline:
                     # Paced: a stream without a leader refuses at once, again and again.
                     self._again[post] = now + NO_RESPONDER_PAUSE_S
@@ -285,6 +303,15 @@ class PublishService:
                         ),
                     )
         await trio.lowlevel.checkpoint()
+
+
+    def _agreed(self, posts: list[Post]) -> None:
+        """They may go after all: at once, if they have not been sent before."""
+        waiting = [post for post in posts if post in self._unanswered]
+        for post in waiting:
+            del self._unanswered[post]
+        if waiting:
+            self._post(waiting)
 
 
 def _another(error: Exception) -> Exception:

@@ -7,12 +7,12 @@ import secrets
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 import trio
 
 from shove_actors._errors import BatchError, MessageTooLarge, UsageError
-from shove_actors.backends import Post
+from shove_actors.backends import Post, PostWatch
 from shove_actors.messaging import (
     KEY,
     MAX_HEADER_BLOCK,
@@ -29,6 +29,9 @@ from ._key_order import KeyOrder
 from ._publish_service import PublishService, Waiter
 from ._receipt import PublishReceipt
 
+if TYPE_CHECKING:
+    from ._observer import PublishObserver
+
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
 
@@ -40,8 +43,8 @@ HOP_HEADROOM = 1024
 #: Messages a pipeline sends between two checkpoints when nothing else makes it wait.
 _BURST = 64
 
-#: Subject, payload, header block, and the key of a sequenced topic's message.
-_Prepared: TypeAlias = tuple[str, bytes, bytes, "str | None"]
+#: Subject, payload, header block, the key of a sequenced topic's message, and who watches.
+_Prepared: TypeAlias = tuple[str, bytes, bytes, "str | None", "PostWatch | None"]
 
 
 class Publisher:
@@ -50,8 +53,9 @@ class Publisher:
     Every publish carries a `Nats-Msg-Id`: the caller's `message_id`, or a fresh unique one.
     """
 
-    def __init__(self, service: PublishService) -> None:
+    def __init__(self, service: PublishService, observer: PublishObserver | None = None) -> None:
         self._service = service
+        self._observer = observer
         self._ids = itertools.count(1)
         self._prefix = secrets.token_hex(8).encode()
 
@@ -75,8 +79,10 @@ class Publisher:
 
         Cancelling leaves the message sent or not sent, never half-written.
         """
-        where, payload, block, _ = self._prepare(topic, message, headers, message_id, subject)
-        return await self._service.publish(where, payload, block)
+        where, payload, block, _, watch = self._prepare(
+            topic, message, headers, message_id, subject
+        )
+        return await self._service.publish(where, payload, block, watch)
 
     async def publish_with_headers(
         self, topic: Topic[M], message: M, headers: Mapping[str, str]
@@ -109,11 +115,11 @@ class Publisher:
         service = self._service
         order = KeyOrder(service)
         waiters: list[Waiter] = []
-        for where, payload, block, key in prepared:
+        for where, payload, block, key, watch in prepared:
             if not service.window.take_nowait():
                 await service.window.take()
             waiter = Waiter()
-            post = Post(where, payload, block, service.done, waiter.complete)
+            post = Post(where, payload, block, service.done, waiter.complete, watch)
             if key is None:
                 service.submit(post)
             else:
@@ -157,12 +163,16 @@ class Publisher:
         if isinstance(topic, SequencedTopic):
             key = topic.key_of(message)
             where = topology.shard_subject(topic.shard_of(key))
+            self._service.fence.expect(topology.queue, topology.routing_shards)
             if subject is not None and subject != where:
                 topology.check_subject(subject)
         else:
             where = topology.check_subject(
                 subject if subject is not None else topology.default_subject or topology.queue
             )
+        watch: PostWatch | None = None
+        if self._observer is not None:
+            headers, watch = self._observer.publishing(topic.queue, where, len(payload), headers)
         if message_id is None and not headers and key is None:
             block = b"NATS/1.0\r\nNats-Msg-Id: %b-%x\r\n\r\n" % (self._prefix, next(self._ids))
         else:
@@ -193,7 +203,7 @@ class Publisher:
                 f"max_payload is {limit:,}, of which {HOP_HEADROOM:,} are kept for the headers "
                 "of retries and dead letters. Send less, or raise max_payload on the server"
             )
-        return where, payload, block, key
+        return where, payload, block, key, watch
 
 
 class Pipeline(Generic[M]):
@@ -234,14 +244,14 @@ class Pipeline(Generic[M]):
         What the caller did wrong is raised at once, as by `publish`; what the server refuses is
         raised at the end of the block. Cancelled while waiting for room, it has not sent.
         """
-        where, payload, block, key = self._publisher._prepare(
+        where, payload, block, key, watch = self._publisher._prepare(
             self._topic, message, headers, message_id, subject
         )
         while self._pending >= self._limit:
             await self._lot.park()
         service = self._service
         service.check_open()
-        post = Post(where, payload, block, service.done, _Sent(self, message))
+        post = Post(where, payload, block, service.done, _Sent(self, message), watch)
         # Counted before waiting: other tasks may be here, too.
         self._pending += 1
         try:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -24,19 +24,28 @@ from shove_actors.backends import Backend, Delivery, Lane, LaneSpec
 from shove_actors.messaging import (
     DeadMetadata,
     MessageMetadata,
+    Outcome,
     Topic,
     TopologyBuilder,
 )
 
 from ._attempts import AttemptLedger
+from ._audit import audits_of, resolve_audited
 from ._dead_settle import DeadSettler
-from ._handler import Resolved, resolve
+from ._handler import Resolved
 from ._handler_clock import HandlerClock
+from ._job import Gate
 from ._options import ConsumerOptions
 from ._pacer import Pacer
+from ._poison_settle import PoisonSettler
 from ._publish_service import PublishService
+from ._replay import KeyGate
 from ._settle import Settler
 from ._worker import Worker
+
+if TYPE_CHECKING:
+    from ._instruments import Instruments
+    from ._observer import TopicObserver
 
 logger = logging.getLogger("shove_actors.consumer")
 
@@ -46,7 +55,7 @@ UNLIMITED = -1
 
 
 class Registration:
-    """Everything about `group.register(topic, handler, ...)`. Satisfies `_worker.Job`."""
+    """Everything about `group.register(topic, handler, ...)`. Satisfies `_job.Job`."""
 
     def __init__(
         self,
@@ -67,9 +76,10 @@ class Registration:
         self.context = context
         self.factory = factory
         self._method = method
-        self.handler: Resolved = resolve(
-            factory() if factory is not None else handler, method=method
-        )
+        #: Telemetry, where somebody looks.
+        self.observer: TopicObserver | None = None
+        self._first = factory() if factory is not None else handler
+        self.handler: Resolved = self._resolved(self._first)
         self._unused = factory is not None
         self.lane_topology = topic.topology
         self.counts_hops = True
@@ -87,23 +97,52 @@ class Registration:
         self.consumers: dict[int, list[Worker]] = {}
         self.settler: Settler
         self.ledger: AttemptLedger
+        self.gate: Gate | None = None
 
     @property
     def name(self) -> str:
         return self.topic.queue
 
     def bind(self, publisher: PublishService) -> None:
-        self.settler = Settler(self.lane_topology, publisher)
         self.ledger = AttemptLedger(publisher.backend)
+        if self.topic.topology.fails_all:
+            self.gate = gate = KeyGate(self, publisher.backend, self.ledger)
+            self.settler = PoisonSettler(self.lane_topology, publisher, gate)
+        else:
+            self.settler = Settler(self.lane_topology, publisher)
+
+    def observe(self, instruments: Instruments | None) -> None:
+        """After `bind`; with None, nobody looks."""
+        if instruments is None:
+            return
+        durable = self.lane_topology.durable
+        self.observer = instruments.topic(self.name, durable, lambda: self.busy)
+        self.observer.open()
+        self.settler.observer = self.observer
+        self.handler = self._resolved(self._first)  # anew, with the observer around it
+
+    def unobserve(self) -> None:
+        """The group has ended."""
+        if self.observer is not None:
+            self.observer.close()
+
+    async def prepare(self) -> None:
+        """Let the audit sinks get ready; raises what prevents that."""
+        for audit in audits_of(self._first):
+            await audit.prepare()
+
+    def now_ns(self) -> int:
+        """The server's clock."""
+        return self.settler.publisher.backend.now_ns()
 
     def metadata(
         self, delivery: Delivery, retry_count: int | None, shard: int | None
     ) -> MessageMetadata:
         return MessageMetadata(delivery, retry_count=retry_count, shard=shard)
 
-    async def is_stored(self, delivery: Delivery) -> bool:
-        """Whether there is still something to handle."""
-        return await self.settler.publisher.backend.is_stored(delivery.stream, delivery.sequence)
+    async def owns(self, delivery: Delivery) -> bool:
+        """Whether a delivery on a shard is still ours to handle."""
+        return await self.settler.publisher.backend.owns(delivery)
 
     def report_lost(self, delivery: Delivery) -> None:
         self.lost += 1
@@ -249,7 +288,10 @@ class Registration:
             # The one that was made to look at its signature.
             self._unused = False
             return self.handler
-        return resolve(self.factory(), method=self._method)
+        return self._resolved(self.factory())
+
+    def _resolved(self, handler: object) -> Resolved:
+        return resolve_audited(handler, self, method=self._method)
 
     async def _run(self, worker: Worker, asked_at: float) -> None:
         self.pacer.started(asked_at)
@@ -267,6 +309,9 @@ class DeadRegistration(Registration):
     tries, or does not decode, stays in the dead-letter stream (its retention is by limits, not by
     acknowledgement) and is reported. A handler object may have `handle_undecodable(payload,
     metadata, context)` to take those too.
+
+    Of a FAIL_ALL topic, what the handler acknowledges is deleted: what is left in its dead-letter
+    queue is what a replay of its keys would handle (`_replay.py`).
     """
 
     def __init__(
@@ -292,10 +337,26 @@ class DeadRegistration(Registration):
         self.counts_hops = False
         # It exists for what was too large, too.
         self.max_message_size = 1 << 62
-        raw = getattr(handler, "handle_undecodable", None)
-        if raw is not None:
+        if hasattr(handler, "handle_undecodable"):
             self.decode = _decode_or_raw(topic)
-            self.handler = _with_raw(self.handler, resolve(handler, method="handle_undecodable"))
+
+    def _resolved(self, handler: object) -> Resolved:
+        resolved = super()._resolved(handler)
+        if hasattr(handler, "handle_undecodable"):
+            raw = resolve_audited(handler, self, method="handle_undecodable")
+            resolved = _with_raw(resolved, raw)
+        return self._deleting(resolved) if self.topic.topology.fails_all else resolved
+
+    def _deleting(self, handler: Resolved) -> Resolved:
+        async def call(message: Any, metadata: Any, context: Any) -> Any:
+            outcome = await handler.call(message, metadata, context)
+            if outcome == Outcome.ACK:
+                # Before it is acknowledged: killed in between, it is gone, and that is right.
+                backend = self.settler.publisher.backend
+                await backend.delete_message(metadata.stream, metadata.sequence)
+            return outcome
+
+        return Resolved(call, wants_metadata=True, in_thread=handler.in_thread, name=handler.name)
 
     @property
     def name(self) -> str:

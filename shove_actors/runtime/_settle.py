@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from shove_actors._errors import MessageTooLarge, PublishError, ShoveError
+from shove_actors._log import about
 from shove_actors.backends import Delivery
 from shove_actors.messaging import (
     KEY,
@@ -47,6 +48,9 @@ from shove_actors.messaging import (
 
 from ._publish_service import PublishService
 
+if TYPE_CHECKING:
+    from ._observer import TopicObserver
+
 logger = logging.getLogger("shove_actors.consumer")
 
 #: How long a shielded settle may take before it is given up (the message then comes back).
@@ -69,6 +73,8 @@ class Settler:
         self.topology = topology
         self.publisher = publisher
         self.counts: dict[str, int] = {}
+        #: Telemetry, where somebody looks.
+        self.observer: TopicObserver | None = None
         self._stuck: dict[int, int] = {}
         self._warned: set[str] = set()
 
@@ -78,7 +84,7 @@ class Settler:
     def warn_once(self, what: str, text: str, *args: object) -> None:
         if what not in self._warned:
             self._warned.add(what)
-            logger.warning(text, *args)
+            logger.warning(text, *args, extra=about(what, queue=self.topology.queue))
 
     async def carry_out(self, delivery: Delivery, verdict: Verdict, retry_count: int) -> bool:
         """True when the verdict holds; False when the message comes back for another try."""
@@ -91,7 +97,7 @@ class Settler:
         if isinstance(verdict, Nak):
             if verdict.warn_defer:
                 self.warn_once(
-                    "defer",
+                    "deferred_as_retry",
                     "a handler of the sequenced topic %r returned DEFER; order would be lost, so "
                     "it is treated as RETRY",
                     self.topology.queue,
@@ -101,13 +107,15 @@ class Settler:
             return True
         if isinstance(verdict, Discard):
             self.warn_once(
-                "discard",
+                "discarded",
                 "topic %r has no dead-letter queue: a message that ended as %s was discarded, "
                 "and so will later ones be (counted, not logged)",
                 self.topology.queue,
                 verdict.reason,
             )
         delivery.lane.ack(delivery)
+        if self.observer is not None:
+            self.observer.settled(verdict)
         self._count(_COUNTED[type(verdict)])
         return True
 
@@ -122,6 +130,9 @@ class Settler:
                         await self._hop(delivery, verdict)
                         return verdict
                     except MessageTooLarge as exc:
+                        if not verdict.counted:
+                            self.stay(delivery, exc)
+                            return None
                         # It cannot grow by a single header, so it can never be retried.
                         end = give_up(self.topology, DeathReason.OVERSIZE, "cannot_grow", str(exc))
                     if not isinstance(end, Dead):
@@ -129,61 +140,77 @@ class Settler:
                     verdict = end
                 await self._bury(delivery, verdict, retry_count)
             except ShoveError as exc:
-                self._stay(delivery, exc)
+                self.stay(delivery, exc)
                 return None
             return verdict
-        self._stay(delivery, TimeoutError(f"no acknowledgement within {SETTLE_BUDGET_S:g} s"))
+        self.stay(delivery, TimeoutError(f"no acknowledgement within {SETTLE_BUDGET_S:g} s"))
         return None
 
     def forget(self, sequence: int) -> None:
         """This message is done with; whatever kept it here is over."""
         self._stuck.pop(sequence, None)
 
-    def _stay(self, delivery: Delivery, error: Exception) -> None:
+    def stay(self, delivery: Delivery, error: Exception) -> None:
+        """It could not be settled: again after a pause, longer each time."""
         tries = self._stuck[delivery.sequence] = self._stuck.get(delivery.sequence, 0) + 1
         pause = min(STUCK_FIRST_S * 2 ** min(tries - 1, 10), STUCK_MAX_S)
         self._count("stuck")
+        if self.observer is not None:
+            self.observer.stuck(self.publisher.backend.capabilities.name)
         logger.warning(
             "message %s:%d could not be moved on (%s); it stays and is tried again in %.1f s",
             delivery.stream,
             delivery.sequence,
             error,
             pause,
+            extra=about("settle_stuck", queue=delivery.stream, sequence=delivery.sequence),
         )
         if not delivery.settled:
             delivery.lane.nak(delivery, pause)
 
     async def _hop(self, delivery: Delivery, verdict: Hop) -> None:
-        headers = delivery.headers
-        block = encode_headers(
-            hop_headers(
-                headers,
-                msg_id=verdict.msg_id,
-                message_id=logical_id(headers, delivery.stream, delivery.sequence),
-                origin=origin_of(delivery.sequence, delivery.timestamp_ns),
-                retry_count=verdict.retry_count,
-                defer_count=verdict.defer_count,
-                due_after_s=verdict.due_after_s,
-                queue=self.topology.queue,
-                subject=delivery.subject,
-                sequence=delivery.sequence,
-                published_at_ns=delivery.timestamp_ns,
-                failed_at_ns=self.publisher.backend.now_ns(),
-            )
+        original, where = delivery.headers, verdict.hold.name
+        headers = hop_headers(
+            original,
+            msg_id=verdict.msg_id,
+            message_id=logical_id(original, delivery.stream, delivery.sequence),
+            origin=origin_of(delivery.sequence, delivery.timestamp_ns),
+            retry_count=verdict.retry_count,
+            defer_count=verdict.defer_count,
+            due_after_s=verdict.due_after_s,
+            queue=self.topology.queue,
+            subject=delivery.subject,
+            sequence=delivery.sequence,
+            published_at_ns=delivery.timestamp_ns,
+            failed_at_ns=self.publisher.backend.now_ns(),
         )
-        await self.publisher.publish(verdict.hold.name, delivery.payload, block)
+        watch = None
+        if self.observer is not None:
+            watch = self.observer.hopping(delivery, where, headers)
+        await self.publisher.publish(where, delivery.payload, encode_headers(headers), watch)
 
-    async def _bury(self, delivery: Delivery, verdict: Dead, retry_count: int) -> None:
-        """Into the dead-letter queue, with the story; with less of it if it does not fit."""
+    async def _bury(
+        self, delivery: Delivery, verdict: Dead, retry_count: int, key: str | None = None
+    ) -> None:
+        """Into the dead-letter queue, with the story; with less of it if it does not fit.
+
+        `key`: of a message that does not say its key itself.
+        """
         dlq = self.topology.dlq
         assert dlq is not None
         headers = delivery.headers
-        for minimal in (False, True):
-            block = encode_headers(self._dead(delivery, headers, verdict, retry_count, minimal))
+        if key is None and KEY in headers:
+            key = decode_key(headers[KEY])
+        for minimal, named in ((False, key), (True, key), (True, None)):
+            story = self._dead(delivery, headers, verdict, retry_count, named, minimal)
+            watch = None
+            if self.observer is not None and not minimal:
+                watch = self.observer.hopping(delivery, dlq, story)
+            block = encode_headers(story)
             if len(block) > MAX_HEADER_BLOCK - HEADER_MARGIN:
                 continue  # has a limit of its own, whatever the payload
             if len(block) + len(delivery.payload) <= self.publisher.backend.max_payload:
-                await self.publisher.publish(dlq, delivery.payload, block)
+                await self.publisher.publish(dlq, delivery.payload, block, watch)
                 return
         # As large as the server allows, to the byte (a foreign producer's): the payload alone
         # still fits. Its reason is in the log; without an id a crash here may store it twice.
@@ -192,6 +219,12 @@ class Settler:
             delivery.stream,
             delivery.sequence,
             verdict.reason,
+            extra=about(
+                "dead_letter_bare",
+                queue=delivery.stream,
+                sequence=delivery.sequence,
+                reason=verdict.reason.value,
+            ),
         )
         try:
             await self.publisher.publish(dlq, delivery.payload, b"")
@@ -204,10 +237,10 @@ class Settler:
         headers: Mapping[str, str],
         verdict: Dead,
         retry_count: int,
+        key: str | None,
         minimal: bool,
     ) -> dict[str, str]:
         now = self.publisher.backend.now_ns()
-        key = headers.get(KEY)
         origin = origin_of(delivery.sequence, delivery.timestamp_ns)
         message_id = logical_id(headers, delivery.stream, delivery.sequence)
         return dead_headers(
@@ -222,7 +255,7 @@ class Settler:
             subject=delivery.subject,
             stream=delivery.stream,
             sequence=delivery.sequence,
-            key=decode_key(key) if key is not None else None,
+            key=key,
             retry_count=retry_count,
             published_at_ns=delivery.timestamp_ns,
             first_failed_at_ns=None,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import trio
 
+from shove_actors._log import about
+
 if TYPE_CHECKING:
     from ._group import ConsumerGroup
 
@@ -21,10 +23,18 @@ async def stop_on_signals(group: ConsumerGroup) -> None:
             async for number in received:
                 name = signals.Signals(number).name
                 if group.stopping:
-                    logger.warning("%s again: cancelling handlers", name)
+                    logger.warning(
+                        "%s again: cancelling handlers",
+                        name,
+                        extra=about("kill_signal", signal=name),
+                    )
                     group.hard_stop()
                 else:
-                    logger.info("%s: draining", name)
+                    logger.info(
+                        "%s: draining",
+                        name,
+                        extra=about("drain_signal", signal=name),
+                    )
                     group.stop()
     except RuntimeError:
         # Signals only reach the main thread; a Trio run elsewhere is stopped with `stop`.

@@ -24,21 +24,21 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import trio
 
 from shove_actors._errors import DecodeError, ShoveError
-from shove_actors.backends import Delivery, Lane, LaneClosed
-from shove_actors.messaging import MessageMetadata, Nak, Outcome, Verdict
+from shove_actors._log import about
+from shove_actors.backends import Delivery, Lane, LaneClosed, margins
+from shove_actors.messaging import Nak, Outcome, Verdict
 
-from ._attempts import NONE, AttemptLedger, Attempts
+from ._attempts import NONE, Attempts
 from ._drive import drive
+from ._gated import Gated, is_lost
 from ._handler import Resolved
-from ._handler_clock import HandlerClock
-from ._judge import Judge, Rules
-from ._pacer import Pacer
-from ._settle import Settler
+from ._job import Job
+from ._judge import Judge
 
 logger = logging.getLogger("shove_actors.consumer")
 
@@ -50,30 +50,7 @@ _ACK: Final = Outcome.ACK
 _SPECIAL: Final = re.compile(rb"(?i)\n[ \t]*(?:status|shove-(?:retry|defer)-count)[ \t]*:")
 
 
-class Job(Rules, Protocol):
-    """What all workers of one registration share."""
-
-    settler: Settler
-    handler: Resolved
-    context: Any
-    clock: HandlerClock
-    pacer: Pacer
-    decode: Callable[[bytes], Any]
-    ledger: AttemptLedger
-    busy: int
-    #: Held by the one suspect whose handler may run (see `_attempts.py`).
-    suspects: trio.Lock
-
-    def metadata(
-        self, delivery: Delivery, retry_count: int | None, shard: int | None
-    ) -> MessageMetadata: ...
-
-    def report_lost(self, delivery: Delivery) -> None: ...
-
-    async def is_stored(self, delivery: Delivery) -> bool: ...
-
-
-class Worker:
+class Worker(Gated):
     """See the module's essay.
 
     `more`, or None where one worker is all there is: see to it that somebody is free for the next
@@ -104,6 +81,8 @@ class Worker:
         #: A suspect whose handler has been noted as started (see `_attempts.py`).
         self._marked: Delivery | None = None
         self._waiting = False
+        #: What handles messages on behalf of a control message that is in hand.
+        self._inner: Worker | None = None
         self._killed = False
         self.stopping = False
 
@@ -117,9 +96,13 @@ class Worker:
         self.stopping = True
         if self._current is None:
             self._scope.cancel()
+        elif self._inner is not None:
+            self._inner.stop()
 
     def time_out(self) -> None:
         """From the handler clock: the handler has had its time."""
+        if self._current is not None:
+            self._current.timed_out = True
         self._scope.cancel()
 
     def kill(self) -> None:
@@ -171,7 +154,7 @@ class Worker:
         lane, job = self._lane, self._job
         receive_nowait, decode, context = lane.receive_nowait, job.decode, job.context
         ack, call, waits = lane.ack, self._call, self._handler_waits
-        judge = self._judge
+        judge, gate = self._judge, job.gate
         wants_metadata = self._handler.wants_metadata
         largest = job.max_message_size
         counts = job.settler.counts
@@ -194,6 +177,8 @@ class Worker:
             self._current = delivery
             self._attempts = NONE
             retry_count = 0
+            if gate is not None and gate.is_control(delivery):
+                return await self._obey(gate, delivery)
             raw = delivery.raw_headers
             if delivery.num_delivered > 1 or (raw is not None and special(raw)):
                 # Anything but a plain first delivery: retries, dead ends, foreign headers.
@@ -202,7 +187,7 @@ class Worker:
                 except ShoveError as exc:
                     self._not_now(delivery, exc)
                     continue
-                if _is_lost(delivery):
+                if is_lost(delivery):
                     return self._interrupted(delivery, None)
                 if verdict is not None:
                     return delivery, verdict, retry_count
@@ -213,6 +198,10 @@ class Worker:
                 message = decode(payload)
             except DecodeError as exc:
                 return delivery, judge.undecodable(exc), retry_count
+            if gate is not None and not gate.passes(delivery):
+                found = await self._look_up(gate, delivery, message)
+                if found is not True:
+                    return found
             metadata = job.metadata(delivery, retry_count, self._shard) if wants_metadata else None
             delivery.on_lost = self._lease_lost
             self._waiting = False
@@ -220,7 +209,7 @@ class Worker:
             try:
                 outcome = await drive(call(message, metadata, context), waits)
             except Exception as exc:
-                if _is_lost(delivery):
+                if is_lost(delivery):
                     return self._interrupted(delivery, exc)
                 return delivery, judge.raised(delivery, exc, self._attempts), retry_count
             finally:
@@ -233,7 +222,7 @@ class Worker:
             if outcome is _ACK and not delivery.lost:
                 ack(delivery)
                 self._current = None
-                if _is_lost(delivery):  # the acknowledgement came too late and was dropped
+                if is_lost(delivery):  # the acknowledgement came too late and was dropped
                     job.report_lost(delivery)
                 else:
                     counts["ack"] = counts.get("ack", 0) + 1
@@ -244,7 +233,7 @@ class Worker:
                     # Fired in the instant the handler ended: of no meaning for the next one.
                     return None
                 continue
-            if _is_lost(delivery):
+            if is_lost(delivery):
                 return self._interrupted(delivery, None)
             return delivery, judge.returned(delivery, outcome, self._attempts), retry_count
         return None
@@ -274,9 +263,7 @@ class Worker:
         if judge.needs_attempts(delivery):
             self._others_go_on()
             self._attempts = await ledger.read(delivery)
-            if self._shard is not None and not await job.is_stored(delivery):
-                # Acknowledged meanwhile: a server that was stopped delivers again first, and then
-                # reads the acknowledgement. The lane has gone on.
+            if self._shard is not None and not await self._is_ours(delivery):
                 delivery.lost = True
                 return 0, None
         count, verdict = judge.arrival(delivery, self._attempts)
@@ -292,6 +279,20 @@ class Worker:
         await ledger.write(delivery, self._attempts)
         return count, None
 
+    async def _is_ours(self, delivery: Delivery) -> bool:
+        """Whether a redelivery on a shard may be begun. Its lease is kept meanwhile.
+
+        A server that was stopped until after the lease delivers again first, and then reads the
+        settle that was waiting for it: the lane would go on while this is handled.
+        """
+        accounted = self._attempts.failed >= delivery.num_delivered - 1
+        await trio.sleep(margins.RETURNED_GRACE_S if accounted else margins.STALE_ACK_GRACE_S)
+        if is_lost(delivery) or not await self._job.owns(delivery):
+            return False
+        # A NAK that was read meanwhile has set a delay, after which it would be somebody else's.
+        self._lane.renew(delivery)
+        return True
+
     def _cleared(self) -> None:
         """The suspect's attempt is over; the next suspect may begin."""
         if self._marked is not None:
@@ -301,14 +302,15 @@ class Worker:
     def _not_now(self, delivery: Delivery, error: ShoveError) -> None:
         """What is known of it cannot be read or written: it comes back, and nothing is counted."""
         logger.warning(
-            "message %s:%d has to wait: its attempts cannot be looked up (%s)",
+            "message %s:%d has to wait: what is known of it cannot be looked up (%s)",
             delivery.stream,
             delivery.sequence,
             error,
+            extra=about("lookup_failed", queue=delivery.stream, sequence=delivery.sequence),
         )
         self._current = None
         self._cleared()
-        if _is_lost(delivery):
+        if is_lost(delivery):
             self._lane.forget(delivery)
             self._job.report_lost(delivery)
         else:
@@ -325,6 +327,7 @@ class Worker:
                     delivery.stream,
                     delivery.sequence,
                     exc,
+                    extra=about("note_failed", queue=delivery.stream, sequence=delivery.sequence),
                 )
 
     async def _unmark(self) -> None:
@@ -390,9 +393,3 @@ class Worker:
                 self._lane.nak(delivery)
         # Whoever waits for our place must not wait in vain.
         self._lane.wake_next()
-
-
-def _is_lost(delivery: Delivery) -> bool:
-    # Asked again after the handler has run: the keeper may have marked it meanwhile, which a type
-    # checker that remembers the first answer cannot know.
-    return delivery.lost

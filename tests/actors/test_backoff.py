@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 
 import pytest
 import trio
@@ -11,12 +12,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shove_actors._errors import UsageError
-from shove_actors.actors import BackingOff, Backoff, ChildSpec, Context, open_actor_system
+from shove_actors.actors import (
+    BackingOff,
+    Backoff,
+    ChildSpec,
+    Context,
+    State,
+    Strategy,
+    open_actor_system,
+)
 
-from .kit import UNLIMITED, Trace, crasher
+from .kit import MANY, UNLIMITED, Trace, crasher, worker
+
+if sys.version_info < (3, 11):
+    pass
 
 
-async def test_check07_15_doubles_up_to_the_cap(autojump_clock: trio.testing.MockClock) -> None:
+async def test_check15_doubles_up_to_the_cap(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
     backoff = Backoff(initial_s=1, max_s=8)
     async with open_actor_system(
@@ -39,7 +51,7 @@ async def _delays(seed: int) -> list[float]:
     return [e.delay_s for e in trace.of(BackingOff)]
 
 
-async def test_check07_16_jitter_is_seeded_and_capped(
+async def test_check16_jitter_is_seeded_and_capped(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     first, again, other = await _delays(1), await _delays(1), await _delays(2)
@@ -50,7 +62,7 @@ async def test_check07_16_jitter_is_seeded_and_capped(
             assert base <= delay <= min(8, 1.2 * base)
 
 
-async def test_check07_17_a_quiet_time_resets(autojump_clock: trio.testing.MockClock) -> None:
+async def test_check17_a_quiet_time_resets(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
 
     async def start(ctx: Context[object]) -> None:
@@ -69,6 +81,64 @@ async def test_check07_17_a_quiet_time_resets(autojump_clock: trio.testing.MockC
     ):
         await trio.sleep(100)
     assert [e.delay_s for e in trace.of(BackingOff)] == [1, 2, 4, 1]
+
+
+@pytest.mark.nasty
+async def test_check18_stop_during_a_backoff(autojump_clock: trio.testing.MockClock) -> None:
+    trace = Trace()
+    with trio.move_on_at(2):
+        async with open_actor_system(
+            children=[crasher(trace, "A", backoff=Backoff(initial_s=60, max_s=60))]
+        ):
+            await trio.sleep_forever()
+    assert trio.current_time() == 2
+    await trio.sleep(100)
+    assert trace.times("start") == [0]
+
+
+@pytest.mark.nasty
+async def test_check19_backoff_does_not_hold_up_others(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    trace = Trace()
+    children = [
+        crasher(trace, "A", times=1, backoff=Backoff(initial_s=60, max_s=60)),
+        crasher(trace, "B", times=1, after_s=1, backoff=Backoff(initial_s=1, max_s=1)),
+    ]
+    async with open_actor_system(children=children, intensity=MANY) as system:
+        await trio.sleep(30)
+        assert system.snapshot().children[0].state is State.BACKOFF
+        await trio.sleep(70)
+    assert trace.times("start", "B") == [0, 2]
+    assert trace.times("start", "A") == [0, 60]
+
+
+async def test_followers_wait_behind_a_leader_in_backoff(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    trace = Trace()
+    children = [
+        worker(trace, "A"),
+        crasher(trace, "B", times=1, after_s=1, backoff=Backoff(initial_s=10, max_s=10)),
+        worker(trace, "C", stop_s=2),
+    ]
+    async with open_actor_system(children=children, strategy=Strategy.REST_FOR_ONE, intensity=MANY):
+        await trio.sleep(20)
+    assert trace.times("end", "C")[0] == 3
+    assert trace.times("start", "B") == [0, 11]
+    assert trace.times("start", "C") == [0, 11]
+    assert trace.times("start", "A") == [0]
+
+
+async def test_one_for_all_waits_for_the_backoff_as_a_whole(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    trace = Trace()
+    backoff = Backoff(initial_s=10, max_s=10)
+    children = [worker(trace, "A"), crasher(trace, "B", times=1, after_s=1, backoff=backoff)]
+    async with open_actor_system(children=children, strategy=Strategy.ONE_FOR_ALL):
+        await trio.sleep(20)
+    assert trace.times("start") == [0, 0, 11, 11]
 
 
 @given(

@@ -14,16 +14,15 @@ from shove_actors.actors import (
     ChildSpec,
     Context,
     Crashed,
-    DeadLetters,
     DynamicSupervisor,
     Exited,
     Intensity,
-    MailboxSpec,
-    MessageLost,
-    OnRestart,
     Restart,
     RestartIntensityExceeded,
     Shutdown,
+    Started,
+    StartFailed,
+    StartRejected,
     open_actor_system,
     supervisor,
 )
@@ -146,68 +145,91 @@ async def test_pc102_interrupt_is_never_a_retry(autojump_clock: trio.testing.Moc
     assert trace.names("start") == ["A"]
 
 
-async def test_pc110_asking_an_actor_that_dies(autojump_clock: trio.testing.MockClock) -> None:
-    async def start(ctx: Context[str]) -> None:
-        ctx.started()
-        async for _ in ctx:
-            await trio.sleep(1)
-            raise ValueError("while answering")
-
-    spec = ChildSpec(id="A", start=start, restart=Restart.TEMPORARY)
-    async with open_actor_system(children=[spec]) as system:
-        with pytest.raises(ActorGone) as caught:
-            await system.ref("A").ask("?")
-        assert trio.current_time() == 1
-        assert str(caught.value.__cause__) == "while answering"
-
-
-@pytest.mark.parametrize("how", ["stop", "crash keep", "crash clear"])
-async def test_pc113_messages_left_in_the_mailbox(
-    autojump_clock: trio.testing.MockClock, how: str
+async def test_pc102_exit_hidden_in_a_group_with_the_cancellation(
+    autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """Three tells and two asks are queued. Stop: all reported, asks end. Crash: by policy."""
-    trace, gate = Trace(), trio.Event()
-    answers: list[object] = []
+    """Error, exit and cancellation arrive together: the first two are raised, the last goes on."""
 
-    async def start(ctx: Context[str]) -> None:
-        ctx.started()
-        if ctx.incarnation == 1:
-            await gate.wait()
-            if how != "stop":
-                raise ValueError
-            await ctx.stop_requested.wait()
-        async for message in ctx:
-            trace.add("handled", message)
-            ctx.reply("answer")
+    async def handler(ctx: Context[object]) -> None:
+        async def cleanup(error: BaseException) -> None:
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise error
 
-    async def ask(message: str) -> None:
-        try:
-            answers.append(await system.ref("A").ask(message))
-        except ActorGone as exc:
-            answers.append(type(exc))
-
-    policy = OnRestart.CLEAR if how == "crash clear" else OnRestart.KEEP
-    spec = ChildSpec(id="A", start=start, mailbox=MailboxSpec(on_restart=policy))
-    async with open_actor_system(children=[spec], listener=trace.listen) as system:
-        for n in range(3):
-            await system.ref("A").tell(f"tell {n}")
         async with trio.open_nursery() as nursery:
-            for n in range(2):
-                nursery.start_soon(ask, f"ask {n}")
-                await trio.testing.wait_all_tasks_blocked()
-            gate.set()
-            if how == "stop":
-                system.stop()
-        assert trio.current_time() == 0
-    if how == "crash keep":
-        assert trace.names("handled") == ["tell 0", "tell 1", "tell 2", "ask 0", "ask 1"]
-        assert answers == ["answer", "answer"]
-        assert system.dead_letters == 0
-    else:
-        assert trace.names("handled") == []
-        assert answers == [ActorGone, ActorGone]
-        assert [e.count for e in trace.of(DeadLetters)] == [5]
-        assert system.dead_letters == 5
+            nursery.start_soon(cleanup, ValueError("during cancellation"))
+            nursery.start_soon(cleanup, SystemExit(7))
+            nursery.start_soon(trio.sleep_forever)
+            ctx.started()
+
+    async def run() -> None:
+        child = ChildSpec(id="A", start=handler, shutdown=Shutdown.KILL)
+        async with open_actor_system(children=[supervisor(id="g", children=[child])]) as system:
+            system.add_listener(trace.listen)
+            await trio.sleep_forever()
+
+    trace = Trace()
+    with pytest.raises(BaseExceptionGroup) as caught:
+        with trio.move_on_at(1) as scope:
+            await run()
+    # Trio keeps a cancellation that meets an error inside the group until its own scope.
+    assert {type(e) for e in leaves(caught.value)} == {ValueError, SystemExit}
+    assert scope.cancel_called
+    assert trio.current_time() == 1
+    assert trace.of(Started) == []
+
+
+@pytest.mark.parametrize("restart", [Restart.TEMPORARY, Restart.TRANSIENT])
+async def test_pc112_error_in_start_up_is_not_masked(
+    autojump_clock: trio.testing.MockClock, restart: Restart
+) -> None:
+    """Initialisation raises at the first start, and after that at a restart.
+
+    Both times the original error reaches the supervisor, and nothing is cleaned up that was
+    never set up.
+    """
+    trace = Trace()
+
+    async def start(ctx: Context[object]) -> None:
+        resource: list[str] | None = None
+        if ctx.incarnation == failing:
+            raise OSError("the real reason")
+        resource = ["set up"]
+        try:
+            ctx.started()
+            await trio.sleep(1)
+            raise ValueError("later")
+        finally:
+            trace.add("terminate", resource[0])
+
+    spec = ChildSpec(id="A", start=start, restart=restart)
+    failing = 1
+    with pytest.raises(StartFailed, match="'g'") as caught:
+        async with open_actor_system(children=[supervisor(id="g", children=[spec])]):
+            raise AssertionError("not reached")
+    # One `StartFailed` for each supervisor that could not start, then the reason itself.
+    chain: list[BaseException] = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        chain.append(error)
+        error = error.__cause__
+    assert [type(e) for e in chain] == [StartFailed, StartFailed, OSError]
+    assert "'g/A'" in str(chain[1])
+    assert str(chain[-1]) == "the real reason"
+    assert trace.entries == []
+
+    failing = 2
+    if restart is Restart.TEMPORARY:
+        return
+    failure = await run_until_failed(spec, listener=trace.listen)
+    assert isinstance(failure, RestartIntensityExceeded)
+    assert isinstance(failure.__cause__, StartFailed)
+    assert isinstance(failure.__cause__.__cause__, OSError)
+    [rejected] = trace.of(StartRejected)
+    assert (rejected.path, rejected.incarnation) == ("A", 2)
+    assert rejected.error is failure.__cause__
+    assert trace.names("terminate") == ["set up"]
 
 
 async def test_pc117_always_failing_is_paced_and_bounded(
@@ -301,21 +323,6 @@ async def test_pc119_all_workers_gone(autojump_clock: trio.testing.MockClock) ->
     assert trio.current_time() == 2
     assert {type(e) for e in leaves(caught.value)} == {RestartIntensityExceeded}
     assert not system.report.clean
-
-
-async def test_pc120_failure_of_a_tell_is_visible(autojump_clock: trio.testing.MockClock) -> None:
-    trace = Trace()
-    async with open_actor_system(
-        children=[supervisor(id="g", children=[ChildSpec(id="A", start=echo)])],
-        listener=trace.listen,
-    ) as system:
-        await system.ref("g/A").tell("boom")
-        await trio.testing.wait_all_tasks_blocked()
-        [exited] = trace.of(Exited)
-        assert (exited.path, exited.incarnation) == ("g/A", 1)
-        assert isinstance(exited.exit, Crashed)
-        assert isinstance(exited.exit.error, ValueError)
-        assert [e.path for e in trace.of(MessageLost)] == ["g/A"]
 
 
 async def test_pc122_stopping_one_group_leaves_the_others(

@@ -23,7 +23,7 @@ from shove_actors.actors import (
 from .kit import MANY, Trace, crasher, worker
 
 
-async def test_check07_44_a_listener_that_raises_is_removed(
+async def test_check44_a_listener_that_raises_is_removed(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     trace = Trace()

@@ -20,6 +20,7 @@ from shove_actors.actors import (
     OnStop,
     Restart,
     Shutdown,
+    State,
     open_actor_system,
 )
 
@@ -43,7 +44,7 @@ def _handler(
 
 
 @pytest.mark.parametrize("policy", OnRestart)
-async def test_check07_29_mailbox_over_a_restart(
+async def test_check29_mailbox_over_a_restart(
     autojump_clock: trio.testing.MockClock, policy: OnRestart
 ) -> None:
     trace, gate = Trace(), trio.Event()
@@ -53,6 +54,7 @@ async def test_check07_29_mailbox_over_a_restart(
             await system.ref("A").tell(message)
         gate.set()
         await trio.sleep(1)
+        assert system.snapshot().children[0].restarts == 1
         kept = ["m2", "m3"] if policy is OnRestart.KEEP else []
         assert trace.names("handled") == ["boom", *kept]
         assert system.messages_lost == 1
@@ -80,7 +82,8 @@ async def test_clear_lets_blocked_senders_in(autojump_clock: trio.testing.MockCl
         assert trace.names("handled") == ["boom", "m4"]
 
 
-async def test_check07_30_full(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check30_full(autojump_clock: trio.testing.MockClock) -> None:
     trace, gate = Trace(), trio.Event()
     spec = _handler(trace, gate=gate, mailbox=MailboxSpec(capacity=2))
     async with open_actor_system(children=[spec]) as system:
@@ -100,7 +103,8 @@ async def test_check07_30_full(autojump_clock: trio.testing.MockClock) -> None:
         assert trace.names("handled") == ["m1", "m2", "m5"]
 
 
-async def test_check07_31_sender_blocked_over_a_restart(
+@pytest.mark.nasty
+async def test_check31_sender_blocked_over_a_restart(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     trace, gate = Trace(), trio.Event()
@@ -120,11 +124,18 @@ async def test_check07_31_sender_blocked_over_a_restart(
             nursery.start_soon(ref.tell, "m3")
             await trio.testing.wait_all_tasks_blocked()
             gate.set()
+            await trio.sleep(3)
+            assert system.snapshot().children[0].state is State.BACKOFF
+            assert ref.statistics().waiting_senders == 1
+        # Room came with the restart: crash at 1, pause of 5.
+        assert trio.current_time() == 6
         await trio.sleep(5)
         assert trace.names("handled") == ["boom", "m2", "m3"]
+        assert system.snapshot().children[0].restarts == 1
 
 
-async def test_check07_34_sender_gone(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check34_sender_gone(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
 
     async def sender(ctx: Context[object]) -> None:
@@ -143,7 +154,8 @@ async def test_check07_34_sender_gone(autojump_clock: trio.testing.MockClock) ->
     assert trace.names("handled") == ["m1", "m2"]
 
 
-async def test_check07_34_receiver_gone(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check34_receiver_gone(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
     async with open_actor_system(children=[_handler(trace, restart=Restart.TEMPORARY)]) as system:
         ref = system.ref("A")
@@ -156,6 +168,7 @@ async def test_check07_34_receiver_gone(autojump_clock: trio.testing.MockClock) 
             await ref.tell("m2")
         with pytest.raises(ActorGone):
             await ref.ask("m2")
+        assert trio.current_time() == 0
 
 
 async def test_sender_waiting_for_room_when_the_slot_ends(
@@ -183,7 +196,8 @@ async def test_sender_waiting_for_room_when_the_slot_ends(
         assert system.dead_letters == 1
 
 
-async def test_check07_35_drain(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check35_drain(autojump_clock: trio.testing.MockClock) -> None:
     trace = Trace()
     spec = _handler(
         trace,
@@ -244,3 +258,21 @@ async def test_receive_nowait(autojump_clock: trio.testing.MockClock) -> None:
 def test_a_mailbox_without_room_is_refused() -> None:
     with pytest.raises(UsageError, match="capacity"):
         MailboxSpec(capacity=0)
+
+
+async def test_asks_are_answered_however_they_are_received(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def start(ctx: Context[str]) -> None:
+        ctx.started()
+        first = await ctx.receive()
+        assert ctx.reply(f"{first} by receive")
+        await trio.testing.wait_all_tasks_blocked()
+        second = ctx.receive_nowait()
+        assert ctx.reply(f"{second} by receive_nowait")
+        await ctx.stop_requested.wait()
+
+    async with open_actor_system(children=[ChildSpec(id="A", start=start)]) as system:
+        assert await system.ref("A").ask("m1") == "m1 by receive"
+        assert await system.ref("A").ask("m2") == "m2 by receive_nowait"
+    assert system.report.clean

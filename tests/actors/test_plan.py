@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from shove_actors.actors import Crashed, Intensity, Restart, Returned, Stopped, Strategy
+from shove_actors.actors import Backoff, Crashed, Intensity, Restart, Returned, Stopped, Strategy
 from shove_actors.actors._plan import PlanState, begin, decide, restarts
 from shove_actors.actors._plan_types import (
     Add,
     ChildDown,
     ChildRejected,
     ChildUp,
+    Delay,
     FailStart,
     Forget,
     GiveUp,
@@ -172,3 +173,74 @@ def test_who_is_restarted() -> None:
         (Restart.TEMPORARY, Returned()): False,
     }
     assert {key: restarts(*key) for key in table} == table
+
+
+def test_a_group_restart_leaves_those_alone_who_have_ended() -> None:
+    player = Player(
+        Strategy.ONE_FOR_ALL,
+        PlanSlot(id="A", restart=Restart.TRANSIENT),
+        PlanSlot(id="B"),
+    )
+    player.all_up()
+    assert player.feed(ChildDown(id="A", exit=Returned())) == [Forget(id="A")]
+    assert player.feed(ChildDown(id="B", exit=BOOM)) == [StartChild(id="B")]
+    assert player.feed(ChildUp(id="B")) == []
+    assert player.phases() == [Phase.ENDED, Phase.UP]
+
+
+def test_who_is_down_already_waits_for_the_longer_of_two_pauses() -> None:
+    """B is in a pause until 10 when A crashes at 1 with a pause of 3; then at 5 with one of 20."""
+    player = Player(
+        Strategy.REST_FOR_ONE,
+        PlanSlot(id="A", backoff=Backoff(initial_s=3, max_s=20, reset_after_s=100)),
+        PlanSlot(id="B", backoff=Backoff(initial_s=10, max_s=10)),
+    )
+    player.all_up()
+    assert player.feed(ChildDown(id="B", exit=BOOM)) == [Delay(id="B", delay_s=10, failures=1)]
+    assert player.state.wake_at == 10
+    down = ChildDown(id="A", exit=BOOM)
+    assert player.feed(down, now=1) == [Delay(id="A", delay_s=3, failures=1)]
+    assert player.state.wake_at == 4
+    assert player.feed(Tick(), now=4) == [StartChild(id="A")]
+    assert player.state.wake_at is None
+    assert player.feed(ChildUp(id="A"), now=4) == []
+    assert player.state.wake_at == 10
+    assert player.feed(down, now=5) == [Delay(id="A", delay_s=6, failures=2)]
+    assert player.feed(Tick(), now=11) == [StartChild(id="A")]
+    assert player.feed(ChildUp(id="A"), now=11) == [StartChild(id="B")]
+
+
+def test_the_right_one_of_several_deferred_ends_is_taken() -> None:
+    """C and B died while D was restarted. A, dying as well, drags down each by its own report."""
+    player = Player(
+        Strategy.REST_FOR_ONE,
+        PlanSlot(id="A"),
+        PlanSlot(id="B", restart=Restart.TRANSIENT),
+        PlanSlot(id="C", restart=Restart.TRANSIENT),
+        PlanSlot(id="D"),
+    )
+    player.all_up()
+    assert player.feed(ChildDown(id="D", exit=BOOM)) == [StartChild(id="D")]
+    player.feed(ChildDown(id="A", exit=BOOM))
+    player.feed(ChildDown(id="C", exit=BOOM), ChildDown(id="B", exit=Returned()))
+    assert player.feed(ChildUp(id="D")) == [Forget(id="B"), StopChild(id="D")]
+    assert player.feed(ChildDown(id="D", exit=Stopped())) == [StartChild(id="A")]
+    assert player.feed(ChildUp(id="A")) == [StartChild(id="C")]
+    assert player.feed(ChildUp(id="C")) == [StartChild(id="D")]
+    assert player.feed(ChildUp(id="D")) == []
+    assert len(player.state.window.times) == 2
+
+
+def test_events_of_who_is_not_there_are_nothing() -> None:
+    for strategy in (None, Strategy.ONE_FOR_ONE):
+        player = Player(strategy)
+        player.feed(Tick())
+        before = player.state
+        for event in (
+            ChildUp(id="X"),
+            ChildDown(id="X", exit=BOOM),
+            ChildRejected(id="X", error=ValueError()),
+            Remove(id="X"),
+        ):
+            assert player.feed(event) == []
+        assert player.state == before

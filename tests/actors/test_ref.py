@@ -45,7 +45,8 @@ async def test_ask(autojump_clock: trio.testing.MockClock) -> None:
         assert answer + 1 == 5
 
 
-async def test_check07_32_server_crashes_with_an_ask_in_hand(
+@pytest.mark.nasty
+async def test_check32_server_crashes_with_an_ask_in_hand(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with open_actor_system(children=[ChildSpec(id="A", start=echo)]) as system:
@@ -57,7 +58,8 @@ async def test_check07_32_server_crashes_with_an_ask_in_hand(
         assert await ref.ask("again") == "again"
 
 
-async def test_check07_33_asker_leaves(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check33_asker_leaves(autojump_clock: trio.testing.MockClock) -> None:
     """One ask times out in hand, one is cancelled in hand, one while it is still queued."""
     seen: list[tuple[str, bool, bool]] = []
 
@@ -228,7 +230,8 @@ async def test_queued_asks_over_a_restart(
         assert isinstance(outcome[0], ValueError)
 
 
-async def test_check07_43_watch(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check43_watch(autojump_clock: trio.testing.MockClock) -> None:
     living = worker(Trace(), "living")
     restarting = crasher(
         Trace(), "restarting", backoff=Backoff(initial_s=1, max_s=1), restart=Restart.TRANSIENT
@@ -246,7 +249,8 @@ async def test_check07_43_watch(autojump_clock: trio.testing.MockClock) -> None:
         assert trio.current_time() == before
 
 
-async def test_check07_45_self_ask(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.nasty
+async def test_check45_self_ask(autojump_clock: trio.testing.MockClock) -> None:
     caught: list[UsageError] = []
 
     async def start(ctx: Context[str]) -> None:
@@ -308,3 +312,50 @@ async def test_tell_and_ask_are_checkpoints(autojump_clock: trio.testing.MockClo
             await system.ref("A").ask("m")
         with trio.testing.assert_no_checkpoints():
             system.ref("A").tell_nowait("m")
+
+
+async def test_there_is_nothing_to_detach_of_a_tell_nor_of_who_has_left(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    ports: dict[str, ReplyPort | None] = {}
+
+    async def start(ctx: Context[str]) -> None:
+        ctx.started()
+        async for message in ctx:
+            if message == "asked":
+                await trio.sleep(2)
+            ports[message] = ctx.detach_port()
+            assert ctx.reply_port is None
+            assert not ctx.reply("nobody in hand")
+
+    async with open_actor_system(children=[ChildSpec(id="A", start=start)]) as system:
+        ref = system.ref("A")
+        await ref.tell("told")
+        with pytest.raises(trio.TooSlowError):
+            await ref.ask("asked", timeout=1)
+        await trio.sleep(5)
+        assert ports["told"] is None
+        left = ports["asked"]
+        assert left is not None
+        assert (left.abandoned, left.open, left.reply("too late")) == (True, False, False)
+    assert system.report.clean
+
+
+@pytest.mark.parametrize("kind", [trio.BrokenResourceError, trio.ClosedResourceError])
+async def test_an_answer_that_looks_like_a_closed_mailbox(
+    autojump_clock: trio.testing.MockClock, kind: type[Exception]
+) -> None:
+    """What the actor answered with is raised as it is: the actor is not gone at all."""
+    error = kind("of the actor's own connection")
+
+    async def start(ctx: Context[str]) -> None:
+        ctx.started()
+        async for _ in ctx:
+            port = ctx.reply_port
+            assert port is not None
+            assert port.fail(error)
+
+    async with open_actor_system(children=[ChildSpec(id="A", start=start)]) as system:
+        with pytest.raises(kind) as caught:
+            await system.ref("A").ask("?")
+        assert caught.value is error

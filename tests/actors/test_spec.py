@@ -25,19 +25,19 @@ def _spec(**options: Any) -> ChildSpec:
     return ChildSpec(**{"id": "A", "start": echo, **options})
 
 
-def test_check07_39_permanent_and_significant() -> None:
+def test_check39_permanent_and_significant() -> None:
     with pytest.raises(UsageError, match="permanent and significant"):
         _spec(significant=True)
 
 
-def test_check07_39_significant_without_auto_shutdown() -> None:
+def test_check39_significant_without_auto_shutdown() -> None:
     child = _spec(significant=True, restart=Restart.TRANSIENT)
     with pytest.raises(UsageError, match="auto_shutdown"):
         supervisor(id="s", children=[child])
     supervisor(id="s", children=[child], auto_shutdown=AutoShutdown.ANY, restart=Restart.TRANSIENT)
 
 
-def test_check07_39_duplicate_id() -> None:
+def test_check39_duplicate_id() -> None:
     with pytest.raises(UsageError, match="used twice"):
         supervisor(id="s", children=[_spec(), _spec()])
 

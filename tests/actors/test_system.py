@@ -222,3 +222,15 @@ async def test_failure_without_an_error(autojump_clock: trio.testing.MockClock) 
     assert isinstance(failure, RestartIntensityExceeded)
     assert failure.__cause__ is None
     assert "returned" in str(failure)
+
+
+async def test_reprs_name_places_and_nothing_else(autojump_clock: trio.testing.MockClock) -> None:
+    pool = DynamicSupervisor()
+    children = [ChildSpec(id="A", start=echo), pool.spec(id="p")]
+    async with open_actor_system(name="demo", children=children) as system:
+        assert repr(system) == "<ActorSystem 'demo'>"
+        assert system.name == "demo"
+        await pool.start_child(ChildSpec(id="l1", start=echo))
+        assert repr(pool) == "<DynamicSupervisor of 1>"
+        ref = system.ref("A")
+    assert repr(ref) == "<ActorRef 'A' ended>"

@@ -10,7 +10,9 @@ from shove_actors.backends.nats import NatsConfig
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import connect
 
-from .conformance import CHECKS, World, check_id
+from .conformance import CHECKS, FAULT_CHECKS, World, check_id
+from .disturbance import NatsDisturbance
+from .proxy import open_proxies
 from .world import Check
 
 
@@ -25,5 +27,25 @@ async def test_conformance(
                 queue=fresh_queue(),
                 delete_stream=js.delete_stream,
                 delete_durable=js.delete_consumer,
+            )
+        )
+
+
+@pytest.mark.parametrize("check", FAULT_CHECKS, ids=check_id)
+async def test_conformance_on_a_bad_day(check: Check, own_server: ServerProcess) -> None:
+    async with open_proxies("127.0.0.1", own_server.port) as proxies:
+        disturbance = NatsDisturbance(own_server, proxies)
+
+        async def delete_stream(name: str) -> None:
+            async with connect(own_server.url) as js:
+                await js.delete_stream(name)
+
+        await check(
+            World(
+                create_backend=disturbance.create,
+                queue="q",
+                delete_stream=delete_stream,
+                delete_durable=disturbance.delete_durable,
+                disturbance=disturbance,
             )
         )

@@ -10,11 +10,15 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import trio
 
 from shove_actors.backends import Backend, BackendEvent, Delivery, Lane, LaneSpec, Post, Stored
 from shove_actors.messaging import Topology, TopologyBuilder, encode_headers
+
+if TYPE_CHECKING:
+    from .disturbance import Disturbance
 
 #: For something that should happen at once: long enough for a busy machine.
 SOON_S = 10.0
@@ -119,15 +123,21 @@ class Process:
 class World:
     """A server with nothing on it under `queue`, and ways to reach and to disturb it."""
 
-    create_backend: Callable[[], Backend]
+    create_backend: Callable[[], Backend | Awaitable[Backend]]
     queue: str
     delete_stream: Callable[[str], Awaitable[None]]
     delete_durable: Callable[[str, str], Awaitable[None]]
+    disturbance: Disturbance | None = None
     #: What `process` declares; a check may replace it first.
     topology: Topology = field(init=False)
 
     def __post_init__(self) -> None:
         self.topology = self.builder().build()
+
+    @property
+    def disturb(self) -> Disturbance:
+        assert self.disturbance is not None
+        return self.disturbance
 
     def builder(self) -> TopologyBuilder:
         return TopologyBuilder(self.queue)
@@ -135,7 +145,8 @@ class World:
     @asynccontextmanager
     async def process(self, *, declare: bool = True) -> AsyncIterator[Process]:
         """One more process, connected, for the length of the block."""
-        backend = self.create_backend()
+        made = self.create_backend()
+        backend = await made if isinstance(made, Awaitable) else made
         async with trio.open_nursery() as nursery:
             await nursery.start(backend.run)
             process = Process(backend, self.queue)

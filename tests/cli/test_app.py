@@ -14,7 +14,7 @@ from shove_actors.cli._chaos import SERVER_KILLS, WORKER_KILLS, plan
 from shove_actors.cli._flights import read_flights
 from shove_actors.cli._journal import Dead, Ended, Journal, Published, Started
 from shove_actors.cli._run import DemoOptions, Interrupted, _conclude, _Ended
-from shove_actors.cli._screen import PlainScreen
+from shove_actors.cli._screen import OutputClosed, PlainScreen
 
 if sys.version_info < (3, 11):
     from exceptiongroup import ExceptionGroup
@@ -90,18 +90,16 @@ def test_hidden_command_is_not_in_the_help(capsys: pytest.CaptureFixture[str]) -
     assert "Exit codes" in shown
 
 
-def test_tree(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["tree", "--shards", "3"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "broker  running"
-    assert sum("flights-shard-" in line for line in lines) == 3
-    assert any("flights-dlq-0  running" in line for line in lines)
-
-
 def test_groups_are_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
     inner = ExceptionGroup("inner", [ConnectionError("no\nserver")])
     assert _explain(ExceptionGroup("outer", [inner])) == 1
     assert capsys.readouterr().err == "shove-actors: no server\n"
+
+
+def test_an_output_that_nobody_reads_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    error = ExceptionGroup("both", [OutputClosed("gone"), ConnectionError("gone")])
+    assert _explain(error) == 141
+    assert capsys.readouterr().err == ""
 
 
 def test_interrupted_wins(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,40 @@ from __future__ import annotations
 
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from shove_actors.actors import Kind, State, TreeNode
-from shove_actors.cli._journal import Dead, Ended, Journal, Killed, Published, Started, now
+from shove_actors.actors import (
+    Crashed,
+    Exit,
+    Killed,
+    Kind,
+    Returned,
+    State,
+    Stopped,
+    TreeNode,
+)
+from shove_actors.cli import _journal
+from shove_actors.cli._journal import Dead, Ended, Journal, Published, Started, now
 from shove_actors.cli._progress import Progress, Rates, Snapshot
-from shove_actors.cli._render import progress_line, table_lines, tree_lines, verdict_rows
-from shove_actors.cli._screen import RICH_MISSING, PlainScreen, RichScreen, make_screen
+from shove_actors.cli._render import (
+    progress_line,
+    rule_lines,
+    table_lines,
+    tree_lines,
+    verdict_rows,
+)
+from shove_actors.cli._screen import (
+    RICH_MISSING,
+    PlainScreen,
+    RichScreen,
+    make_screen,
+    write_lines,
+)
 from shove_actors.cli._verdict import judge
+from shove_actors.runtime._tree import RuleNode
 
 
 class Terminal(io.StringIO):
@@ -109,8 +133,41 @@ def test_a_tree_shows_states_restarts_and_full_mailboxes() -> None:
     ]
 
 
+def test_a_tree_says_what_ended_the_last_run() -> None:
+    exits: list[tuple[Exit, str]] = [
+        (Crashed(error=ValueError("4111 1111 1111 1111")), "last crashed with ValueError"),
+        (Returned(), "last returned"),
+        (Stopped(), "last stopped"),
+        (Killed(), "last killed"),
+    ]
+    for exit_, said in exits:
+        ended = replace(node("lane", restarts=1), last_exit=exit_)
+        assert tree_lines(ended) == [f"lane  running  1 restart  {said}"]
+
+
+def test_a_terminal_without_box_characters_gets_a_tree_all_the_same() -> None:
+    assert tree_lines(TREE, ascii_only=True) == [
+        "broker  running",
+        "|- bridge  running  2 restarts",
+        "`- services  running",
+        "   `- publisher  running  mailbox 7/64",
+    ]
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="ascii")
+    PlainScreen(out).update(snapshot())
+    assert b"\n|- bridge" in raw.getvalue()
+    write_lines(out, ["caf\xe9"])
+    assert raw.getvalue().endswith(b"caf\\xe9\n")
+
+
+def test_rules_are_aligned() -> None:
+    leaf = RuleNode(name="publisher", rules="grace 10 s", children=())
+    root = RuleNode(name="broker", rules="rest_for_one", children=(leaf,))
+    assert rule_lines(root) == ["broker        rest_for_one", "└─ publisher  grace 10 s"]
+
+
 def test_the_last_table() -> None:
-    rows = verdict_rows(judge([("chaos", Killed(who="server", at=1))]), chaos=True)
+    rows = verdict_rows(judge([("chaos", _journal.Killed(who="server", at=1))]), chaos=True)
     assert ("at most one in flight per shard", "held") in rows
     assert ("server killed", "1 times") in rows
     assert len({len(line) for line in table_lines(rows)}) == 1

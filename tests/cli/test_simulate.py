@@ -34,7 +34,8 @@ def test_json_has_every_sample(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_the_flights_are_all_there() -> None:
     month = flights_by_minute(31)
-    assert sum(month) == 27_004 and len(month) == 31 * 24 * 60
+    assert sum(month) == 27_004
+    assert len(month) == 31 * 24 * 60
 
 
 @pytest.mark.parametrize(

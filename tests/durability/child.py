@@ -27,6 +27,7 @@ import trio
 from shove_actors import Broker, NatsConfig, Topology, open_broker
 from shove_actors.actors import Backoff
 from shove_actors.backends import Delivery, Post
+from shove_actors.backends.nats import NatsBackend
 from shove_actors.backends.nats._lane import NatsLane
 from shove_actors.runtime import _hold_mover, _registration
 from shove_actors.runtime._publish_service import PublishService
@@ -53,6 +54,10 @@ def arm(kill: Kill) -> None:
         _before_store(kill.target)
     elif kill.point in ("before_nak", "after_nak"):
         _around_nak(kill)
+    elif kill.point in ("before_record", "after_record", "before_removal", "after_removal"):
+        _around_mark(kill)
+    elif kill.point in ("before_delete", "after_delete"):
+        _around_delete(kill)
     else:
         _around_ack(kill)
 
@@ -107,6 +112,40 @@ def _around_nak(kill: Kill) -> None:
 async def _die_once_read(lane: NatsLane) -> None:
     await lane._conn.flush()
     die()
+
+
+def _around_mark(kill: Kill) -> None:
+    write = NatsBackend.write_mark
+    before, what = kill.point.split("_")
+
+    async def write_and_die(
+        self: NatsBackend, queue: str, name: str, value: bytes | None, *, revision: int
+    ) -> bool:
+        if (value is None) is not (what == "removal"):
+            return await write(self, queue, name, value, revision=revision)
+        if before == "before":
+            die()
+        if not await write(self, queue, name, value, revision=revision):
+            raise RuntimeError("the mark was not written")
+        die()
+
+    NatsBackend.write_mark = write_and_die  # type: ignore[method-assign]
+
+
+def _around_delete(kill: Kill) -> None:
+    delete, number = NatsBackend.delete_message, 0
+
+    async def delete_and_die(self: NatsBackend, stream: str, sequence: int) -> bool:
+        nonlocal number
+        number += 1
+        if number == kill.number and kill.point == "before_delete":
+            die()
+        deleted = await delete(self, stream, sequence)
+        if number == kill.number:
+            die()
+        return deleted
+
+    NatsBackend.delete_message = delete_and_die  # type: ignore[method-assign]
 
 
 async def _start_none(self: Broker, topology: Topology) -> None:

@@ -34,11 +34,16 @@ HARD_EXIT: Final = 17
 GATE_POLL_S: Final = 0.01
 SUFFIX: Final = ".journal"
 
-Kind = Literal["holds", "sequenced", "plain"]
+Kind = Literal["holds", "sequenced", "plain", "fail_all"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """`does`: ack, retry, defer, reject, gate (wait for the gate file), work, exit."""
+    """`does`: ack, retry, defer, reject, gate (wait for the gate file), work, block, exit.
+
+    `mend` is rejected, and acknowledged when it is replayed from the dead letters; `mend-gate` waits
+    for the gate file then. `work` sleeps for the process's `work_s`; `block` stands still for twice as long, and its whole
+    process with it.
+    """
 
     id: str
     does: str = "ack"
@@ -134,6 +139,14 @@ class Handler:
                 await trio.sleep(GATE_POLL_S)
         elif note.does == "work":
             await trio.sleep(self._work_s)
+        elif note.does == "block":
+            if metadata.num_delivered == 1:
+                time.sleep(2 * self._work_s)  # noqa: ASYNC251 - what is tested
+        elif note.does in ("mend", "mend-gate"):
+            if not metadata.replayed:
+                return Reject(reason="not yet")
+            while note.does == "mend-gate" and not self._gate.exists():  # noqa: ASYNC110
+                await trio.sleep(GATE_POLL_S)
         elif note.does == "reject":
             # Also when it comes again: a rejection is one for good.
             return Reject(reason="told to")
@@ -153,10 +166,9 @@ def make_topic(queue: str, kind: Kind, *, hold_s: float = 1.0, shards: int = 2) 
     builder = builder.hold_queue(hold_s)
     if kind == "holds":
         return Topic(Note, builder.build())
+    policy = SequenceFailure.SKIP if kind == "sequenced" else SequenceFailure.FAIL_ALL
     return SequencedTopic(
-        Note,
-        key=_key,
-        topology=builder.sequenced(SequenceFailure.SKIP).routing_shards(shards).build(),
+        Note, key=_key, topology=builder.sequenced(policy).routing_shards(shards).build()
     )
 
 

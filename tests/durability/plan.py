@@ -12,15 +12,33 @@ from .notes import Kind
 #: before_store: the copy has not been sent. after_store: the next place has acknowledged it, the
 #: acknowledgement of the original has not been sent. after_ack: the server has processed that too.
 #: before_nak, after_nak: the same for a retry that waits in place.
-Point = Literal["before_store", "after_store", "after_ack", "before_nak", "after_nak"]
+#: before_record, after_record: of a key's poison. before_delete, after_delete: of a dead letter
+#: that was replayed. before_removal, after_removal: of the record when its key is released.
+Point = Literal[
+    "before_store",
+    "after_store",
+    "after_ack",
+    "before_nak",
+    "after_nak",
+    "before_record",
+    "after_record",
+    "before_delete",
+    "after_delete",
+    "before_removal",
+    "after_removal",
+]
 
 
 class Kill(msgspec.Struct, frozen=True, kw_only=True):
-    """The child kills itself at `point` of a move out of the stream `source` into `target`."""
+    """The child kills itself at `point` of a move out of the stream `source` into `target`.
+
+    `number`: at which deletion of a dead letter.
+    """
 
     point: Point
     source: str
     target: str = ""
+    number: int = 1
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ class World:
 
     async def start(self, *, kill: Kill | None = None, **options: Any) -> Child:
         """A child process that consumes the queue."""
-        plan = Plan(name=self._name("child"), kill=kill, **self._base, **options)
+        plan = Plan(name=self._name("child"), kill=kill, **{**self._base, **options})
         return await self._launcher.start(plan)
 
     @asynccontextmanager

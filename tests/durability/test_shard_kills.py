@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Callable
-from math import inf
 
 import pytest
 
@@ -13,51 +11,12 @@ from tests.support import wait_until
 
 from .launcher import SOON_S
 from .notes import Event, Note
+from .overlaps import intervals, out_of_order, overlaps
 from .support import World
 
 pytestmark = pytest.mark.server
 
 MESSAGES, KEYS, SHARDS = 200, 20, 4
-
-
-def _intervals(events: list[Event], ended_at: dict[str, float]) -> list[tuple[Event, float]]:
-    """(start, end) of each handler call; a killed process's calls end with the process."""
-    ends: dict[tuple[str, int, int], float] = {
-        (e.who, e.sequence, e.delivered): e.at for e in events if e.what != "start"
-    }
-    return [
-        (e, ends.get((e.who, e.sequence, e.delivered), ended_at.get(e.who, inf)))
-        for e in events
-        if e.what == "start"
-    ]
-
-
-def _overlaps(calls: list[tuple[Event, float]]) -> list[str]:
-    """Calls that began while another one of their shard was running."""
-    running: dict[int | None, tuple[str, float]] = {}
-    found = []
-    for start, end in calls:
-        before, until = running.get(start.shard, ("", -inf))
-        if start.at < until:
-            found.append(f"{start.id} began on shard {start.shard} while {before} was running")
-        if end > until:
-            running[start.shard] = start.id, end
-    return found
-
-
-def _out_of_order(calls: list[tuple[Event, float]], done: dict[int, int]) -> list[str]:
-    """Messages first handled before every earlier one of their key was settled."""
-    by_key: dict[str, dict[int, Event]] = defaultdict(dict)
-    for start, _ in calls:
-        by_key[start.key].setdefault(start.sequence, start)
-    found = []
-    for key, firsts in by_key.items():
-        latest: float = -inf
-        for sequence, start in sorted(firsts.items()):
-            if start.at < latest:
-                found.append(f"{start.id} of key {key} came too early")
-            latest = max(latest, done.get(sequence, inf))
-    return found
 
 
 def test_the_checks_see_what_they_are_for() -> None:
@@ -68,19 +27,19 @@ def test_the_checks_see_what_they_are_for() -> None:
         )  # fmt: skip
 
     good = [event("start", 1, 1), event("end", 1, 2), event("start", 2, 3), event("end", 2, 4)]
-    calls = _intervals(good, {})
-    assert _overlaps(calls) == []
-    assert _out_of_order(calls, {1: 2, 2: 4}) == []
+    calls = intervals(good, {})
+    assert overlaps(calls) == []
+    assert out_of_order(calls, {1: 2, 2: 4}) == []
 
     both = [event("start", 1, 1), event("start", 2, 2, "b"), event("end", 1, 3)]
-    calls = _intervals(both, {})
-    assert len(_overlaps(calls)) == 1
-    assert len(_out_of_order(calls, {1: 3})) == 1
+    calls = intervals(both, {})
+    assert len(overlaps(calls)) == 1
+    assert len(out_of_order(calls, {1: 3})) == 1
 
     # Killed at 5: what another process begins at 4 overlaps, what it begins at 6 does not.
     for at, count in ((4, 1), (6, 0)):
         again = [event("start", 1, 1), event("start", 1, at, "b", delivered=2)]
-        assert len(_overlaps(_intervals(again, {"a": 5}))) == count
+        assert len(overlaps(intervals(again, {"a": 5}))) == count
 
 
 @pytest.mark.limit(120)
@@ -108,13 +67,13 @@ async def test_order_and_one_in_flight_hold_when_a_process_is_killed(
 
     events = at.events("start") + at.events("end")
     events.sort(key=lambda event: event.at)
-    calls = _intervals(events, {victim.plan.name: float(dead_at)})
+    calls = intervals(events, {victim.plan.name: float(dead_at)})
     done: dict[int, int] = {}
     for event in at.events("end"):
         done.setdefault(event.sequence, event.at)
     assert sorted(done) == list(range(1, MESSAGES + 1)), "lost"
-    assert _overlaps(calls) == []
-    assert _out_of_order(calls, done) == []
+    assert overlaps(calls) == []
+    assert out_of_order(calls, done) == []
     # At most one message per shard was in the victim's hands, and only those may have run again.
     again = len(calls) - MESSAGES
     assert 0 <= again <= SHARDS

@@ -19,6 +19,7 @@ from shove_actors.messaging import (
 )
 
 SKIP = SequenceFailure.SKIP
+FAIL_ALL = SequenceFailure.FAIL_ALL
 
 
 def test_the_smallest_topology() -> None:
@@ -111,16 +112,8 @@ REFUSALS: list[tuple[Step, str, str]] = [
     (lambda b: b.sequenced(SKIP), "dead-letter queue", "allow_message_loss"),
     (lambda b: b.sequenced(SKIP).hold_queue(1), "no dead-letter queue", "Add .dlq()"),
     (lambda b: b.sequenced(SKIP).dlq(), "no hold queue", "Add .hold_queue(seconds)"),
-    (
-        lambda b: b.sequenced(SequenceFailure.FAIL_ALL).hold_queue(1).dlq(),
-        "FAIL_ALL is not in this release",
-        "Use SequenceFailure.SKIP",
-    ),
-    (
-        lambda b: b.sequenced(SequenceFailure.FAIL_ALL).allow_message_loss(),
-        "FAIL_ALL is not in this release",
-        "Use SequenceFailure.SKIP",
-    ),
+    (lambda b: b.sequenced(FAIL_ALL), "dead-letter queue", "allow_message_loss"),
+    (lambda b: b.sequenced(FAIL_ALL).dlq(), "no hold queue", "Add .hold_queue(seconds)"),
     (lambda b: b.sequenced("skip"), "takes a SequenceFailure", "SKIP"),  # type: ignore[arg-type]
     (
         lambda b: b.nats_external_stream().nats_stream_config(NatsStreamConfig()),
@@ -166,6 +159,36 @@ def test_refusals_name_the_rule_and_the_fix(step: Step, rule: str, fix: str) -> 
     assert rule in str(caught.value)
     assert fix in str(caught.value)
     assert isinstance(caught.value, UsageError)
+
+
+def test_fail_all_has_a_bucket_and_other_policies_have_none() -> None:
+    builder = TopologyBuilder("q").hold_queue(1).dlq()
+    failing = builder.sequenced(FAIL_ALL).build()
+    assert failing.fails_all
+    assert failing.poison_bucket == "q-poison"
+    assert "KV_q-poison" in failing.note_streams()
+    for other in (builder.build(), builder.sequenced(SKIP).build()):
+        assert not other.fails_all
+        assert other.poison_bucket is None
+    assert TopologyBuilder("q").sequenced(FAIL_ALL).allow_message_loss().build().fails_all
+
+
+@pytest.mark.parametrize("queue", ["a@b", "a:b", "a#b", "(a)"])
+def test_fail_all_needs_a_queue_whose_bucket_other_tools_can_open(queue: str) -> None:
+    builder = TopologyBuilder(queue).hold_queue(1).dlq()
+    assert builder.sequenced(SKIP).build()
+    with pytest.raises(TopologyError) as caught:
+        builder.sequenced(FAIL_ALL).build()
+    for word in (queue, "FAIL_ALL", f"{queue}-poison", "Rename the queue"):
+        assert word in str(caught.value)
+
+
+def test_fail_all_counts_the_name_of_its_bucket() -> None:
+    name = "q" * (255 - len("KV_-poison"))
+    builder = TopologyBuilder(name).sequenced(FAIL_ALL).allow_message_loss()
+    assert builder.build()
+    with pytest.raises(TopologyError, match="255"):
+        TopologyBuilder(name + "q").sequenced(FAIL_ALL).allow_message_loss().build()
 
 
 def test_external_streams_may_have_our_own_holds_and_dead_letters() -> None:

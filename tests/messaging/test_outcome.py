@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from shove_actors._errors import UsageError
-from shove_actors.messaging import Defer, Outcome, Reject, Retry
+from shove_actors.messaging import Defer, Outcome, Reject, Retry, Unaudited
 
 
 def test_the_constants_equal_the_forms_without_data() -> None:
@@ -30,6 +30,8 @@ def test_the_constants_equal_the_forms_without_data() -> None:
         (Reject(reason="bad"), "reject"),
         (Outcome.DEFER, "defer"),
         (Defer(after=3), "defer"),
+        (Outcome.INTERRUPTED, "interrupted"),
+        (Unaudited(), "retry"),
     ],
 )
 def test_every_form_is_an_outcome_with_a_stable_name(outcome: Outcome, name: str) -> None:

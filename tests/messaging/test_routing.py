@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from shove_actors.messaging import (
     SequenceFailure,
     Topology,
     TopologyBuilder,
+    Unaudited,
     before_handling,
     effective_retry_count,
     give_up,
@@ -332,6 +334,32 @@ def test_pc036_a_retry_of_a_sequenced_topic_never_leaves_its_place() -> None:
             for delivered in (1, 2, 3):
                 verdict = route(outcome, facts(num_delivered=delivered), topology, LIMITS)
                 assert isinstance(verdict, Nak)
+
+
+@pytest.mark.parametrize(
+    ("topology", "verdict"),
+    [
+        (HOLDS, replace(hop(0, "m@7.1-d3", 3, 3), counted=False)),
+        (BARE, Nak(delay_s=1.0, counted=False)),
+        (LANES, Nak(delay_s=2.0, counted=False)),
+        (LANES_NO_HOLD, Nak(delay_s=1.0, counted=False)),
+        (HOLDS_NO_DLQ, replace(hop(0, "m@7.1-d3", 3, 3), counted=False)),
+    ],
+)
+@pytest.mark.parametrize("cause", ["outcome", "raised", "timeout"])
+def test_sw60_a_missing_audit_record_costs_nothing(
+    topology: Topology, verdict: object, cause: Any
+) -> None:
+    """Not even at the end of every budget."""
+    given = facts(retry_count=3, defer_count=2, num_delivered=99, cause=cause)
+    assert route(Unaudited(), given, topology, LIMITS) == verdict
+
+
+def test_an_interruption_that_a_handler_returns_is_a_retry() -> None:
+    for topology in (HOLDS, BARE, LANES):
+        assert route(Outcome.INTERRUPTED, facts(), topology, LIMITS) == route(
+            Outcome.RETRY, facts(), topology, LIMITS
+        )
 
 
 def test_verdicts_and_facts_are_frozen_and_keyword_only() -> None:

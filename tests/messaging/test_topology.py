@@ -170,3 +170,15 @@ def test_topics_that_share_nothing_pass() -> None:
             TopologyBuilder("audit").nats_subjects(["audit.*", "log.*"]).build(),
         ]
     )
+
+
+def test_a_bucket_of_poisoned_keys_belongs_to_one_topic() -> None:
+    failing = TopologyBuilder("a").sequenced(SequenceFailure.FAIL_ALL).allow_message_loss().build()
+    other = TopologyBuilder("KV_a-poison").build()
+    with pytest.raises(TopologyError, match="the bucket of poisoned keys") as caught:
+        check_collisions([failing, other])
+    assert "'KV_a-poison'" in str(caught.value)
+    reader = TopologyBuilder("reader").nats_subjects(["$KV.>"]).build()
+    with pytest.raises(TopologyError, match="overlaps"):
+        check_collisions([failing, reader])
+    check_collisions([failing, TopologyBuilder("a-poison").build()])

@@ -99,9 +99,9 @@ async def test_due_times_follow_the_backends_clock_not_this_process(
     assert script.times[1] - script.times[0] == pytest.approx(100, abs=0.1)
 
 
-@pytest.mark.parametrize("forget", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
 async def test_server_restart_returns_nothing_early(
-    memory_world: World, autojump_clock: trio.testing.MockClock, forget: bool
+    memory_world: World, autojump_clock: trio.testing.MockClock, killed: bool
 ) -> None:
     """A server that has forgotten its delays brings held messages back: they are sent to wait."""
     assert memory_world.memory is not None
@@ -112,7 +112,7 @@ async def test_server_restart_returns_nothing_early(
         await memory_world.until_kept(broker, hold_of(topic).name, 1)
         for _ in range(3):
             await trio.sleep(10)
-            memory_world.memory.faults.restart(forget_delays=forget)
+            memory_world.memory.faults.restart(killed=killed)
         await script.journal.until(2, within=100)
     assert script.times[1] - script.times[0] == pytest.approx(100, abs=0.1)
 

@@ -364,11 +364,11 @@ async def test_pause_of_what_cannot_be_moved_has_a_ceiling() -> None:
 
     settler = Settler(TopologyBuilder("q").build(), None)  # type: ignore[arg-type]
     for _ in range(3000):
-        settler._stay(Stuck(), StreamFull("full"))  # type: ignore[arg-type]
+        settler.stay(Stuck(), StreamFull("full"))  # type: ignore[arg-type]
     assert pauses[:3] == [0.5, 1.0, 2.0]
     assert pauses[-1] == STUCK_MAX_S
     settler.forget(1)
-    settler._stay(Stuck(), StreamFull("full"))  # type: ignore[arg-type]
+    settler.stay(Stuck(), StreamFull("full"))  # type: ignore[arg-type]
     assert pauses[-1] == 0.5
 
 

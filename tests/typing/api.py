@@ -12,12 +12,16 @@ import trio
 
 from shove_actors import (
     RAW,
+    AuditEntry,
+    AuditLog,
+    AuditRecord,
     Defer,
     MemoryConfig,
     MessageMetadata,
     NatsConfig,
     NatsStreamConfig,
     Outcome,
+    PoisonedKey,
     PublishReceipt,
     Reject,
     Retention,
@@ -25,9 +29,11 @@ from shove_actors import (
     SequencedTopic,
     SequenceFailure,
     SupervisorOutcome,
+    Telemetry,
     Topic,
     TopologyBuilder,
     actors,
+    audited,
     embedded_server,
     jetstream,
     open_broker,
@@ -71,6 +77,32 @@ async def three(entry: Entry, metadata: MessageMetadata, context: list[str]) -> 
     return Defer(after=1)
 
 
+async def sink(record: AuditRecord[Order]) -> None:
+    print(record.trace_id, record.payload.order_id, record.outcome == Outcome.INTERRUPTED)
+
+
+def plain_sink(record: AuditRecord[Order]) -> None:
+    print(record.duration_ms / 1000, record.timestamp.isoformat(), record.metadata.delivery_id)
+
+
+async def archive(entry: AuditEntry) -> Outcome:
+    print(entry.outcome, entry.payload, entry.metadata.headers)
+    return Outcome.ACK
+
+
+async def watched() -> None:
+    telemetry = Telemetry(prefix="acme_", tracing=False)
+    async with open_broker(MemoryConfig(), telemetry=telemetry) as broker:
+        group = broker.consumer_group()
+        group.register(ORDERS, audited(one, sink, timeout=2, on_failure="keep"))
+        group.register(BLOBS, factory=audited(Entry, AuditLog(broker)))
+        group.register_dlq(ORDERS, audited(two, plain_sink))
+        group.register(AuditLog.topic, archive)
+        audited(one, sink, on_failure="drop")  # type: ignore[arg-type]
+    async with open_broker(MemoryConfig(), telemetry=None):
+        pass
+
+
 async def main() -> int:
     async with open_broker(MemoryConfig()) as memory:
         await memory.declare(ORDERS)
@@ -92,7 +124,10 @@ async def main() -> int:
         group.register_dlq(ORDERS, two)
         outcome: SupervisorOutcome = await group.run_until(trio.Event().wait, drain_timeout=10)
         code: int = outcome.exit_code
-        print(receipt.sequence, receipts, broker.snapshot().name)
+        found: tuple[PoisonedKey, ...] = await broker.poisoned(LEDGER)
+        released: bool = await broker.release(LEDGER, found[0].key, replay=True)
+        await broker.release(LEDGER, 7)  # type: ignore[arg-type]
+        print(receipt.sequence, receipts, broker.snapshot().name, released, found[0].since)
     return code
 
 

@@ -15,20 +15,28 @@ from __future__ import annotations
 from ._backend import MemoryBackend as MemoryBackend
 from ._config import MemoryConfig as MemoryConfig
 from ._durable import DurableSettings as DurableSettings
+from ._faults import Effect as Effect
+from ._faults import FaultEvent as FaultEvent
 from ._faults import Faults as Faults
 from ._lane import MemoryLane as MemoryLane
+from ._link import Direction as Direction
 from ._server import MemoryServer as MemoryServer
+from ._stream import Observer as Observer
 from ._stream import StoredMessage as StoredMessage
 from ._stream import Stream as Stream
 from ._stream import StreamSettings as StreamSettings
 
 __all__ = [
+    "Direction",
     "DurableSettings",
+    "Effect",
+    "FaultEvent",
     "Faults",
     "MemoryBackend",
     "MemoryConfig",
     "MemoryLane",
     "MemoryServer",
+    "Observer",
     "StoredMessage",
     "Stream",
     "StreamSettings",

@@ -26,19 +26,34 @@ from shove_actors._errors import (
     ShoveError,
     TopicNotDeclared,
 )
-from shove_actors.backends._port import BackendEvent, Backlog, Capabilities, LaneSpec, Post, Stored
-from shove_actors.messaging import Topology
+from shove_actors._log import about
+from shove_actors.backends._delivery import Delivery
+from shove_actors.backends._port import (
+    BackendEvent,
+    Backlog,
+    Capabilities,
+    Kept,
+    LaneSpec,
+    Mark,
+    Post,
+    Stored,
+)
+from shove_actors.backends._reshard import Resharded, reshard
+from shove_actors.messaging import ShardLayout, Topology, bucket_stream, poison_bucket
 
 from ._declare import declare
 from ._durable import Durable
 from ._lane import MemoryLane, durable_settings
 from ._link import Link
+from ._reshard import MemoryShards, layout
 from ._server import MemoryServer
 
 _logger = logging.getLogger("shove_actors.backends.memory")
 
 CAPABILITIES = Capabilities(name="memory", durable=False, virtual_time=True)
 
+#: How soon a process that gave its connection up has the next one.
+RECONNECT_S = 0.05
 #: How long a request, or the flush on leaving, waits for a stalled link.
 REQUEST_LIMIT_S = 5.0
 
@@ -51,17 +66,22 @@ class MemoryBackend:
     ) -> None:
         self.server = server
         self.name = name if name is not None else server.new_name()
-        self.link = Link(self.ring)
+        self.link = Link(self.ring, server)
         self._max_payload = min(max_payload, server.max_payload)
         self._ack_timeout_s = ack_timeout_s
         self._lanes: dict[MemoryLane, None] = {}
         self._listeners: list[Callable[[BackendEvent], None]] = []
+        #: Who wants to hear that the shards of a queue may have changed.
+        self.shard_watches: dict[str, Callable[[], None]] = {}
         #: Sent, not answered yet; with the Trio time at which waiting for the answer ends.
         self._flying: dict[Post, float] = {}
+        #: None of those ends earlier.
+        self._next_expiry = math.inf
         #: Decided on this side of the link.
         self._answers: deque[tuple[Post, Stored | Exception]] = deque()
         self._running = False
         self._was_connected = False
+        self.waits_for_network = False
         self._close_asked = trio.Event()
         self._close_deadline = math.inf
         self._closed = False
@@ -103,7 +123,10 @@ class MemoryBackend:
                 listener(event)
             except Exception:
                 self._listeners.remove(listener)
-                _logger.exception("a backend listener raised and was removed")
+                _logger.exception(
+                    "a backend listener raised and was removed",
+                    extra=about("listener_failed"),
+                )
 
     # ---------------------------------------------------------------------- publishing
 
@@ -123,7 +146,8 @@ class MemoryBackend:
                     )
                 )
                 continue
-            self._flying[post] = min(post.deadline, now + self._ack_timeout_s)
+            expiry = self._flying[post] = min(post.deadline, now + self._ack_timeout_s)
+            self._next_expiry = min(self._next_expiry, expiry)
             if not self.link.send(partial(self._store, post)) and not self.link.dead:
                 del self._flying[post]
                 self._answers.append((post, NotConnected("not connected: nothing was sent")))
@@ -134,15 +158,28 @@ class MemoryBackend:
             trio.lowlevel.current_trio_token().run_sync_soon(self._report_answers)
 
     def _store(self, post: Post) -> None:
+        faults = self.server.faults
+        effect = faults.watch("publish", self) if faults.watch is not None else None
+        if self.link.dead:
+            return  # the plan let the process die before this
         result: Stored | Exception
         try:
             result = self.server.publish(post.subject, post.payload, post.header_block)
         except ShoveError as error:
             result = error
         else:
-            if self.server.faults.hits("drop_puback"):
+            if faults.hits("drop_puback"):
                 return
-        self.link.deliver(partial(self._answered, post, result))
+        if effect is None:
+            self.link.deliver(partial(self._answered, post, result))
+            return
+        if effect.late_s:
+            answer = partial(self.link.deliver, partial(self._answered, post, result))
+            self.server.call_at(self.server.now() + effect.late_s, answer)
+        elif not effect.lost:
+            self.link.deliver(partial(self._answered, post, result))
+        if effect.after is not None:
+            effect.after()
 
     def _answered(self, post: Post, result: Stored | Exception) -> None:
         if self._flying.pop(post, None) is not None:
@@ -191,6 +228,15 @@ class MemoryBackend:
             lane.start()
         return lanes
 
+    async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
+        await self._reach_server()
+        self.shard_watches[queue] = changed
+        return layout(self.server, queue)
+
+    async def reshard(self, topology: Topology, timeout: float) -> Resharded:
+        await self._reach_server()
+        return await reshard(MemoryShards(self.server, topology.queue), topology, timeout)
+
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         await self._reach_server()
         self.server.advance()
@@ -202,10 +248,13 @@ class MemoryBackend:
             pending=found.unread, ack_pending=len(found.pending), redelivered=found.redelivered
         )
 
-    async def is_stored(self, stream: str, sequence: int) -> bool:
+    async def owns(self, delivery: Delivery) -> bool:
         await self._reach_server()
-        holder = self.server.streams.get(stream)
-        return holder is not None and sequence in holder.messages
+        self.server.advance()
+        holder = self.server.streams.get(delivery.stream)
+        durable = None if holder is None else holder.durables.get(delivery.lane.spec.durable)
+        entry = None if durable is None else durable.pending.get(delivery.sequence)
+        return entry is not None and entry.delivered == delivery.num_delivered
 
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         await self._reach_server()
@@ -215,7 +264,48 @@ class MemoryBackend:
         await self._reach_server()
         self.server.notes[stream, sequence] = note
 
+    async def read_mark(self, queue: str, name: str) -> Mark:
+        await self._reach_server()
+        return self.server.marks.read(queue, name)
+
+    async def write_mark(
+        self, queue: str, name: str, value: bytes | None, *, revision: int
+    ) -> bool:
+        await self._reach_server()
+        refusal = self.server.faults.refusal(bucket_stream(poison_bucket(queue)))
+        if refusal is not None:
+            raise refusal
+        return self.server.marks.write(queue, name, value, revision)
+
+    async def list_marks(self, queue: str) -> list[tuple[str, Mark]]:
+        await self._reach_server()
+        return self.server.marks.all(queue)
+
+    async def last_sequence(self, stream: str) -> int:
+        await self._reach_server()
+        return self.server.require_stream(stream).last_sequence
+
+    async def next_message(self, stream: str, sequence: int) -> Kept | None:
+        await self._reach_server()
+        self.server.advance()
+        found = self.server.require_stream(stream).at_or_after(sequence)
+        if found is None:
+            return None
+        return Kept(
+            found.sequence,
+            found.subject,
+            found.payload,
+            found.header_block or None,
+            found.timestamp_ns,
+        )
+
+    async def delete_message(self, stream: str, sequence: int) -> bool:
+        await self._reach_server()
+        return self.server.require_stream(stream).remove(sequence)
+
     async def _reach_server(self) -> None:
+        if self.link.delay_s:
+            await trio.sleep(2 * self.link.delay_s)
         await trio.lowlevel.checkpoint()
         if self._closed:
             raise BrokerClosed(f"backend {self.name!r} is closed")
@@ -231,20 +321,25 @@ class MemoryBackend:
     # ------------------------------------------------------------------------ its task
 
     def ring(self) -> None:
-        self._rung = True
-        self._bell.unpark_all()
+        if not self._rung:
+            self._rung = True
+            self._bell.unpark_all()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connects at once and serves until `close`; then flushes, for at most 5 s, and returns.
 
         Cancelled, it disconnects without a flush; run again, it connects again and its lanes go
-        on. Raises `ConfigError` when another open backend of the server has its name, and
-        `BrokerClosed` after `close`. Of a crashed process nothing runs on: `run` waits for
-        `close` (or to be cancelled), so that no supervisor brings it back to life.
+        on. Raises `ConnectionError` when the server is down, `ConfigError` when another open
+        backend of the server has its name, and `BrokerClosed` after `close`. Of a crashed process
+        nothing runs on: `run` waits for `close` (or to be cancelled), so that no supervisor brings
+        it back to life.
         """
         if self._closed:
             raise BrokerClosed(f"backend {self.name!r} is closed: make another one")
         if not self.link.dead:
+            if self.server.down:
+                await trio.lowlevel.checkpoint()
+                raise ConnectionError("the server is down (`server.faults.start_server`)")
             self.server.attach(self)
             self._running = True
             self.link_restored()
@@ -257,8 +352,11 @@ class MemoryBackend:
             self._leave()
 
     async def _serve(self) -> None:
+        server = self.server
         while not self.link.dead:
-            self.server.serve()
+            serving = server.is_served_by(self)
+            if serving:
+                server.serve()
             # What `serve` rang for is taken in right now.
             self._rung = False
             self.link.drain()
@@ -272,19 +370,21 @@ class MemoryBackend:
                 not busy or trio.current_time() >= self._close_deadline
             ):
                 return
-            deadline = min(
-                self.server.next_due(),
-                self._close_deadline,
-                min(self._flying.values(), default=math.inf),
-            )
-            with trio.CancelScope(deadline=deadline):
+            deadline = min(self._close_deadline, self._next_expiry if self._flying else math.inf)
+            if serving:
+                deadline = min(deadline, server.next_due())
+            if deadline == math.inf:
                 await self._bell.park()
+            else:
+                with trio.CancelScope(deadline=deadline):
+                    await self._bell.park()
 
     def _expire_posts(self) -> None:
-        if self._flying:
-            now = trio.current_time()
+        now = trio.current_time()
+        if now >= self._next_expiry:
             late = [post for post, deadline in self._flying.items() if deadline <= now]
             self._answer_unknown(late, "no acknowledgement came in time")
+            self._next_expiry = min(self._flying.values(), default=math.inf)
 
     def _report_answers(self) -> None:
         while self._answers:
@@ -325,24 +425,47 @@ class MemoryBackend:
         if not self.link.connected:
             return
         self.link.cut()
+        for changed in list(self.shard_watches.values()):
+            changed()
         self._answer_unknown(list(self._flying), "the connection broke before the acknowledgement")
         for lane in self._lanes:
             lane.link_cut()
         self.emit("disconnected")
         self.ring()
 
+    def drop_connection(self) -> None:
+        """This side gives the connection up. It has another one once the network lets it."""
+        if self.link.connected:
+            flows = not self.link.stalled
+            self.link_cut()
+            self.waits_for_network = not flows
+            if flows:
+                self.server.call_at(self.server.now() + RECONNECT_S, self.link_restored)
+
+    def network_flows(self) -> None:
+        """A stall is over."""
+        self.link.unstall()
+        if self.waits_for_network:
+            self.link_restored()
+
     def link_restored(self) -> None:
+        self.waits_for_network = False
         if self.link.connected or self.link.dead:
             return
+        if self.server.down:
+            self.server.reconnect_later(self)
+            return
         self.link.restore()
-        for lane in list(self._lanes):
-            lane.link_restored()
         if self._was_connected:
             self.emit("reconnected")
         self._was_connected = True
+        for lane in list(self._lanes):
+            lane.link_restored()
         self.ring()
 
     def crash(self) -> None:
+        if self.link.dead:
+            return
         self._flying.clear()
         self._answers.clear()
         self._listeners.clear()

@@ -13,7 +13,15 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shove_actors._errors import TopologyError
-from shove_actors.messaging import Retention, Topology, check_collisions, overlap
+from shove_actors.messaging import (
+    Retention,
+    Topology,
+    check_collisions,
+    declares_shards,
+    layout_of,
+    overlap,
+    resharded_refusal,
+)
 
 from ._server import MemoryServer
 from ._stream import Stream, StreamSettings
@@ -87,10 +95,19 @@ def _plan(
     changes: dict[str, object] = {}
     if set(actual.subjects) != set(wanted.subjects):
         sharded = any(s.startswith(f"{wanted.name}.shard.") for s in actual.subjects)
-        if topology is not None and (topology.sequenced or sharded) and stream.messages:
-            raise _moved_lanes(stream, topology)
-        server.check_overlap(wanted)
-        changes["subjects"] = wanted.subjects
+        layout = layout_of(wanted.name, actual.subjects)
+        shards = 0 if topology is None else topology.routing_shards
+        if layout.under_way is not None:
+            bind = declares_shards(wanted.name, shards, layout, len(stream.messages))
+        elif layout.shards and wanted.name in server.resharded:
+            raise resharded_refusal(wanted.name, layout.shards, shards)
+        else:
+            bind = True
+            if topology is not None and (topology.sequenced or sharded) and stream.messages:
+                raise _moved_lanes(stream, topology)
+        if bind:
+            server.check_overlap(wanted)
+            changes["subjects"] = wanted.subjects
     if topology is not None and topology.stream_config is not None:
         # Without a NatsStreamConfig the limits are whoever's who set them.
         for field in ("max_messages", "max_bytes", "max_age_s", "num_replicas"):

@@ -11,7 +11,11 @@ Rules, as nats-server 2.15.1 follows them:
   acknowledgement by a former owner settles the message under the present one;
 * an ack wait that runs out, or a plain nak, puts the message into the redelivery queue; progress
   after that is too late. A delayed nak takes it out of the queue again and replaces the ack wait;
-* requests are served in turn, one message each.
+* requests are served in turn, one message each;
+* what is due when is written to disk ten times a second at most (`_about_to_change`), in whole
+  seconds. A server that is killed goes on from what it wrote last: it may deliver again what it has
+  forgotten to have delivered, and forget a delayed nak. One that is shut down has written
+  everything. Either way ack waits and delays may end up to a second early.
 """
 
 from __future__ import annotations
@@ -19,12 +23,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from shove_actors.messaging import matches
 
+from ._faults import Effect
 from ._stream import StoredMessage, Stream
 from ._timers import Timers
+
+if TYPE_CHECKING:
+    from ._backend import MemoryBackend
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +52,11 @@ class Puller(Protocol):
         """On the server's side of the link; must not call back into the durable."""
         ...
 
+    @property
+    def process(self) -> MemoryBackend | None:
+        """For faults; None outside any."""
+        ...
+
 
 class PullRequest:
     """How many messages one puller still asks for."""
@@ -54,6 +67,10 @@ class PullRequest:
         self.puller = puller
         self.wants = 0
         self.queued = False
+
+
+#: The server lets this much time pass between two writes of one consumer's state.
+WRITE_INTERVAL_S = 0.1
 
 
 class _Pending:
@@ -78,11 +95,13 @@ class Durable:
         *,
         timers: Timers,
         touch: Callable[[Durable], None],
-        extra_copies: Callable[[], int],
+        on_deliver: Callable[[Puller], Effect | None],
     ) -> None:
         self.stream = stream
         self.settings = settings
         self.gone = False
+        #: All of them, redeliveries included: each one's number.
+        self.deliveries = 0
         self.pending: dict[int, _Pending] = {}
         #: Never delivered yet.
         self.unread = 0
@@ -92,7 +111,11 @@ class Durable:
         self._requests: deque[PullRequest] = deque()
         self._timers = timers
         self._touch = touch
-        self._extra_copies = extra_copies
+        self._on_deliver = on_deliver
+        # What differs from what is on disk: how it was. None: it was not pending.
+        self._unwritten: dict[int, tuple[int, float] | None] = {}
+        self._written_read = 0
+        self._written_at = float("-inf")
         for message in stream.messages.values():
             if self.wants(message.subject):
                 self.announce(message.sequence)
@@ -130,7 +153,7 @@ class Durable:
         self._touch(self)
 
     def removed(self, message: StoredMessage) -> None:
-        if message.sequence > self._last_read and self.wants(message.subject):
+        if message.sequence > self._last_read:
             self.unread -= 1
         if self.pending.pop(message.sequence, None) is not None:
             self._touch(self)
@@ -145,10 +168,13 @@ class Durable:
 
     # ------------------------------------------------------------------------ settling
 
-    def ack(self, sequence: int) -> None:
+    def ack(self, sequence: int, now: float) -> None:
         if self.gone:
             return
-        self.pending.pop(sequence, None)
+        entry = self.pending.get(sequence)
+        if entry is not None:
+            self._about_to_change(sequence, entry, now)
+            del self.pending[sequence]
         if sequence <= self._last_read:
             self.stream.settled(sequence)
         self._touch(self)
@@ -158,6 +184,7 @@ class Durable:
         if entry is None:
             return
         if delay_s is not None and delay_s > 0:
+            self._about_to_change(sequence, entry, now)
             entry.queued = False
             entry.delayed = True
             self._arm(sequence, entry, now + delay_s)
@@ -174,6 +201,7 @@ class Durable:
             # The ack wait may end before the delay that everybody waits for.
             entry.delayed = False
             self._touch(self)
+        self._about_to_change(sequence, entry, now)
         self._arm(sequence, entry, now + self.settings.ack_wait_s)
         return True
 
@@ -196,12 +224,62 @@ class Durable:
         entry.delayed = False
         self._redeliver.append(sequence)
 
-    def forget_delays(self) -> None:
-        """Messages that wait out a delayed nak come back at once."""
+    # ------------------------------------------------------------------------- on disk
+
+    def _about_to_change(self, sequence: int, entry: _Pending | None, now: float) -> None:
+        """Remembers how it was, unless the change is on disk at once."""
+        due = self._written_at + WRITE_INTERVAL_S
+        if now >= due:
+            if self._unwritten:
+                self._unwritten.clear()
+                self._written_at = due
+                due += WRITE_INTERVAL_S
+            if now >= due:
+                self._written_at = now
+                return
+        unwritten = self._unwritten
+        if not unwritten:
+            self._written_read = self._last_read if entry is not None else sequence - 1
+        if sequence not in unwritten:
+            unwritten[sequence] = None if entry is None else (entry.delivered, entry.deadline)
+
+    def restarted(
+        self, *, killed: bool, now: float, whole_second: Callable[[float], float]
+    ) -> None:
+        """The server has read its disk again. Requests are gone with the connections."""
+        if killed and self._unwritten and now < self._written_at + WRITE_INTERVAL_S:
+            self._forget()
+        self._unwritten.clear()
+        self._written_at = float("-inf")
+        self._redeliver.clear()
+        for request in self._requests:
+            request.wants, request.queued = 0, False
+        self._requests.clear()
+        # A message that is gone was settled, whatever was written of it here.
+        stored = self.stream.messages
+        for sequence in [s for s in self.pending if s not in stored]:
+            del self.pending[sequence]
         for sequence, entry in self.pending.items():
-            if entry.delayed:
-                self._queue(sequence, entry)
+            entry.queued = entry.delayed = False
+            delivered_at = entry.deadline - self.settings.ack_wait_s
+            self._arm(sequence, entry, whole_second(delivered_at) + self.settings.ack_wait_s)
         self._touch(self)
+
+    def _forget(self) -> None:
+        for sequence, was in self._unwritten.items():
+            if was is None:
+                self.pending.pop(sequence, None)
+                continue
+            entry = self.pending.setdefault(sequence, _Pending())
+            entry.delivered, entry.deadline = was
+        self.pending = dict(sorted(self.pending.items()))
+        self._last_read = min(self._last_read, self._written_read)
+        self._unread = deque(
+            message.sequence
+            for message in self.stream.messages.values()
+            if message.sequence > self._last_read and self.wants(message.subject)
+        )
+        self.unread = len(self._unread)
 
     # ---------------------------------------------------------------------- delivering
 
@@ -237,11 +315,22 @@ class Durable:
             # To the end also with nothing left to ask for: a later turn takes it out.
             self._requests.append(request)
             entry = self.pending[message.sequence]
+            self._about_to_change(message.sequence, entry if entry.delivered else None, now)
             entry.queued = entry.delayed = False
             self._arm(message.sequence, entry, now + self.settings.ack_wait_s)
-            for _ in range(1 + self._extra_copies()):
+            effect = self._on_deliver(request.puller)
+            if effect is None:
                 entry.delivered += 1
+                self.deliveries += 1
                 request.puller.arrive(message, entry.delivered)
+                continue
+            for _ in range(1 + effect.copies):
+                entry.delivered += 1
+                self.deliveries += 1
+                if not effect.lost:
+                    request.puller.arrive(message, entry.delivered)
+            if effect.after is not None:
+                effect.after()
 
     def _next(self) -> StoredMessage | None:
         while self._redeliver:

@@ -10,16 +10,44 @@ it one).
 from __future__ import annotations
 
 import random
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from shove_actors._errors import PublishError, UnavailableError, UsageError
 from shove_actors.backends._port import Backend
 
+from ._link import Direction
+
 if TYPE_CHECKING:
     from ._backend import MemoryBackend
+    from ._durable import Puller
     from ._server import MemoryServer
 
 _KINDS = ("drop_ack", "drop_puback", "drop_renewal", "deliver_twice")
+
+#: What a `Watch` is told of. `publish` is a message on its way into a stream, the others are
+#: about one delivery.
+FaultEvent: TypeAlias = Literal["publish", "deliver", "ack", "nak", "renew"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """What becomes of one event.
+
+    `lost`: it has no effect (of a publish: the acknowledgement is lost). `late_s`: it, or the
+    acknowledgement, arrives that much later. `copies`: further deliveries of the same message.
+    `after`: called once the event has had its effect.
+    """
+
+    lost: bool = False
+    late_s: float = 0.0
+    copies: int = 0
+    after: Callable[[], None] | None = None
+
+
+#: Told of each event before it has an effect; None leaves it alone.
+Watch: TypeAlias = "Callable[[FaultEvent, MemoryBackend], Effect | None]"
 
 
 class Faults:
@@ -38,6 +66,10 @@ class Faults:
         self._counts = dict.fromkeys(_KINDS, 0)
         self._odds = dict.fromkeys(_KINDS, 0.0)
         self._refusals: dict[str, tuple[Exception, int | None]] = {}
+        #: Whether any of the above is in use: asked once per event.
+        self.armed = False
+        #: Set by a `shove_actors.testing.FaultPlan`.
+        self.watch: Watch | None = None
 
     # ---------------------------------------------------------------- single messages
 
@@ -74,6 +106,7 @@ class Faults:
             if not 0.0 <= odds <= 1.0:
                 raise UsageError(f"{kind} is a probability: use 0 to 1, not {odds!r}")
             self._odds[kind] = odds
+        self.armed = any(self._odds.values()) or any(self._counts.values())
 
     def refuse_publish(self, stream: str, error: Exception, times: int | None = None) -> None:
         """Publishing into `stream` fails with `error`, `times` times or until accepted again."""
@@ -101,12 +134,22 @@ class Faults:
     def reconnect(self, backend: Backend | str) -> None:
         self._find(backend).link_restored()
 
-    def stall(self, backend: Backend | str) -> None:
-        """Nothing passes in either direction and nobody is told; it all arrives at `unstall`."""
-        self._find(backend).link.stall()
+    def stall(self, backend: Backend | str, direction: Direction = "both") -> None:
+        """Nothing passes that way (`up` is to the server), and nobody is told.
+
+        It all arrives at `unstall`. An acknowledgement that was held up for longer than its lease
+        settles the message under whoever has it then: the server cannot tell.
+        """
+        self._find(backend).link.stall(direction)
 
     def unstall(self, backend: Backend | str) -> None:
-        self._find(backend).link.unstall()
+        self._find(backend).network_flows()
+
+    def slow(self, backend: Backend | str, delay_s: float) -> None:
+        """Everything takes `delay_s` longer, each way, in order. 0 ends it."""
+        if not 0.0 <= delay_s < float("inf"):
+            raise UsageError(f"delay_s must be seconds, 0 or more, not {delay_s!r}")
+        self._find(backend).link.slow(delay_s)
 
     def crash(self, backend: Backend | str) -> None:
         """The process vanishes: nothing is settled, flushed or given back.
@@ -116,24 +159,51 @@ class Faults:
         """
         self._find(backend).crash()
 
-    def restart(self, *, forget_delays: bool = False) -> None:
+    def restart(self, *, killed: bool = True) -> None:
         """The server restarts: every connection breaks and is made again at once.
 
-        Streams, durables, delivery counts, ack waits and delayed naks survive, as they do on
-        nats-server 2.15.1 with file storage; pull requests and the ids of messages that are no
-        longer stored do not. `forget_delays`: the delays were not on disk yet, and the messages
-        that wait one out come back at once.
+        As nats-server 2.15.1 does it (SIGKILL, or SIGTERM with `killed=False`):
+
+        * what is stored survives, with its streams and durables, unless they are in memory;
+        * acknowledgements survive on work queues, because the message is gone. Otherwise the last
+          tenth of a second of a durable's state may be forgotten when the server is killed: what
+          was delivered, delayed naks, renewals and, on streams that keep what is acknowledged,
+          acknowledgements;
+        * ack waits and delays go on, up to a second shorter: they are written in whole seconds;
+        * pull requests, and the ids of messages that are no longer stored, do not survive.
         """
-        self._server.restart(forget_delays=forget_delays)
+        self._server.stop(killed=killed)
+        self._server.start()
+
+    def stop_server(self, *, killed: bool = True) -> None:
+        """The server is down until `start_server`: nobody is connected. See `restart`."""
+        self._server.stop(killed=killed)
+
+    def start_server(self) -> None:
+        self._server.start()
 
     # ------------------------------------------------------------- asked by the model
 
     def hits(self, kind: str) -> bool:
+        if not self.armed:
+            return False
         if self._counts[kind]:
             self._counts[kind] -= 1
             return True
         odds = self._odds[kind]
         return odds > 0.0 and self._rng.random() < odds
+
+    def on_deliver(self, puller: Puller) -> Effect | None:
+        if self.watch is None and not self.armed:
+            return None
+        process = puller.process
+        effect = None
+        if self.watch is not None and process is not None:
+            effect = self.watch("deliver", process)
+        if self.hits("deliver_twice"):
+            effect = effect or Effect()
+            effect = replace(effect, copies=effect.copies + 1)
+        return effect
 
     def refusal(self, stream: str) -> Exception | None:
         entry = self._refusals.get(stream)
@@ -150,6 +220,7 @@ class Faults:
         if count < 1:
             raise UsageError(f"count must be at least 1, not {count}")
         self._counts[kind] += count
+        self.armed = True
 
     def _find(self, backend: Backend | str) -> MemoryBackend:
         for name, known in self._server.backends.items():

@@ -20,11 +20,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from shove_actors._errors import TopicNotDeclared, TopologyError, UsageError
+from shove_actors._log import about
+from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._lane_buffer import LaneBuffer
 from shove_actors.backends._port import LaneSpec, LaneStatistics
+from shove_actors.backends._tenure import Tenure
 
 from ._durable import Durable, DurableSettings, PullRequest
+from ._faults import Effect
+from ._fence import Fence
 from ._stream import StoredMessage
 
 if TYPE_CHECKING:
@@ -32,9 +37,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("shove_actors.backends.memory")
 
-#: A settle is trusted only while this share of the lease has not passed; the same on NATS, where
-#: what is written now still has to reach the server.
-LEASE_SHARE = 0.95
+LEASE_SHARE = margins.TRUST_SHARE
+STALE_SHARE = margins.STALE_SHARE
 
 #: How long `confirm` waits for settles that are stuck in a stalled link.
 CONFIRM_LIMIT_S = 2.0
@@ -54,8 +58,10 @@ class MemoryLane:
         self._requested = 0
         self._received = 0
         self._pulls = 0
+        self._fence = Fence(backend, spec.ack_wait_s * LEASE_SHARE)
         self._closed = False
         self._awaits_stream = False
+        self._tenure = Tenure()
         self._tickets = 0
         self._unprocessed: set[int] = set()
         self._all_processed: trio.Event | None = None
@@ -106,20 +112,32 @@ class MemoryLane:
     # ------------------------------------------------------------------------- settling
 
     def ack(self, delivery: Delivery) -> None:
-        if self._release(delivery):
-            lost = self._backend.server.faults.hits("drop_ack")
-            self._send_settle(partial(self.durable.ack, delivery.sequence), lost=lost)
-            self._released()
+        if not self._release(delivery):
+            return
+        durable, sequence, server = self.durable, delivery.sequence, self._backend.server
+        faults = server.faults
+        effect = faults.watch("ack", self._backend) if faults.watch is not None else None
+        lost = faults.hits("drop_ack")
+        if effect is None and not lost and self._backend.link.clear:
+            durable.ack(sequence, server.now())
+        else:
+            self._send_settle(
+                lambda: durable.ack(sequence, server.now()), effect, lost=lost, of=delivery
+            )
+        self._released()
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
         if self._release(delivery):
-            self._send_nak(delivery.sequence, delay_s)
+            watch = self._backend.server.faults.watch
+            effect = watch("nak", self._backend) if watch is not None else None
+            self._send_nak(delivery.sequence, delay_s, effect, of=delivery)
             self._released()
 
     def forget(self, delivery: Delivery) -> None:
         if not delivery.settled:
             delivery.settled = True
             self._lose(delivery)
+            self._fence.handler_ended(delivery)
 
     def _release(self, delivery: Delivery) -> bool:
         """False: the lease has ended, so this settle is dropped (PC-020)."""
@@ -133,6 +151,7 @@ class MemoryLane:
                 "server delivers the message again",
                 delivery.stream,
                 delivery.sequence,
+                extra=about("settle_late", queue=delivery.stream, sequence=delivery.sequence),
             )
             self._lose(delivery)
             return False
@@ -168,27 +187,57 @@ class MemoryLane:
     def renew(self, delivery: Delivery) -> None:
         if delivery.renewing is not None or delivery.settled or not self._backend.connected:
             return
-        if self._backend.server.faults.hits("drop_renewal"):
+        faults = self._backend.server.faults
+        effect = faults.watch("renew", self._backend) if faults.watch is not None else None
+        if faults.hits("drop_renewal") or (effect is not None and effect.lost):
             return
-        delivery.renewing = trio.current_time()
-        self._backend.link.send(partial(self._renewed, self.durable, delivery))
+        now = delivery.renewing = trio.current_time()
+        self._backend.link.send(partial(self._renew, self.durable, delivery, now))
+        if effect is not None and effect.after is not None:
+            effect.after()
 
-    def _renewed(self, durable: Durable, delivery: Delivery) -> None:
-        delivery.renewing = None
-        if durable.renew(delivery.sequence, self._backend.server.now()):
-            delivery.leased_at = trio.current_time()
+    def _renew(self, durable: Durable, delivery: Delivery, sent_at: float) -> None:
+        """The server confirms, and the lease moves on once that has arrived."""
+        renewed = durable.renew(delivery.sequence, self._backend.server.now())
+        self._backend.link.deliver(partial(self._renewed, delivery, sent_at, renewed))
 
-    def _send_nak(self, sequence: int, delay_s: float | None) -> None:
+    def _renewed(self, delivery: Delivery, sent_at: float, renewed: bool) -> None:
+        if delivery.renewing == sent_at:
+            delivery.renewing = None
+        if renewed:
+            # From when it was asked for: earlier than the server's own idea, never later.
+            delivery.leased_at = max(delivery.leased_at, sent_at)
+
+    def send_nak(self, sequence: int) -> None:
+        """Hand back what is not held here (any more)."""
+        self._send_nak(sequence, None)
+
+    def _send_nak(
+        self,
+        sequence: int,
+        delay_s: float | None,
+        effect: Effect | None = None,
+        *,
+        of: Delivery | None = None,
+    ) -> None:
         durable, server = self.durable, self._backend.server
         # The delay counts from the moment the server learns of it.
-        self._send_settle(lambda: durable.nak(sequence, delay_s, server.now()))
+        self._send_settle(lambda: durable.nak(sequence, delay_s, server.now()), effect, of=of)
 
-    def _send_settle(self, action: Callable[[], None], *, lost: bool = False) -> None:
+    def _send_settle(
+        self,
+        action: Callable[[], None],
+        effect: Effect | None,
+        *,
+        lost: bool = False,
+        of: Delivery | None = None,
+    ) -> None:
         self._tickets += 1
         ticket = self._tickets
         self._unprocessed.add(ticket)
-        if lost:
-            return
+        after = None
+        if effect is not None:
+            lost, after = lost or effect.lost, effect.after
 
         def carried_out() -> None:
             action()
@@ -196,7 +245,37 @@ class MemoryLane:
             if self._all_processed is not None and not self._unprocessed:
                 self._all_processed.set()
 
-        self._backend.link.send(carried_out)
+        if effect is not None and effect.late_s and not lost:
+            server = self._backend.server
+            link, connection = self._backend.link, self._backend.link.connection
+            server.call_at(
+                server.now() + effect.late_s,
+                # Not if the connection was cut in between.
+                lambda: carried_out() if link.connection == connection else None,
+            )
+        elif not lost:
+            self._backend.link.send(carried_out)
+        if of is not None and ticket in self._unprocessed:
+            self._guard(ticket, of)
+        if after is not None:
+            after()
+
+    def _guard(self, ticket: int, delivery: Delivery) -> None:
+        """A settle that nobody has read by the end of its lease must not be read any more: it would
+        settle the message under whoever has it then. Only cutting the connection makes sure. The
+        same on NATS.
+        """
+        if self._spec.max_ack_pending != 1:
+            return
+        backend, connection = self._backend, self._backend.link.connection
+
+        def check() -> None:
+            if ticket in self._unprocessed and backend.link.connection == connection:
+                backend.drop_connection()
+
+        server = backend.server
+        trusted_until = delivery.leased_at + self._spec.ack_wait_s * LEASE_SHARE
+        server.call_at(server.now() + max(0.0, trusted_until - trio.current_time()), check)
 
     async def confirm(self) -> bool:
         await trio.lowlevel.checkpoint()
@@ -233,18 +312,39 @@ class MemoryLane:
 
     # ------------------------------------------------------------------------- arriving
 
+    @property
+    def process(self) -> MemoryBackend:
+        return self._backend
+
     def arrive(self, message: StoredMessage, num_delivered: int) -> None:
         """On the server's side: the lease starts now, however long the way takes."""
         self._backend.link.deliver(
-            partial(self._take, self.durable, message, num_delivered, trio.current_time())
+            partial(
+                self._take,
+                self.durable,
+                message,
+                num_delivered,
+                self.durable.deliveries,
+                trio.current_time(),
+            )
         )
 
     def _take(
-        self, durable: Durable, message: StoredMessage, num_delivered: int, leased_at: float
+        self,
+        durable: Durable,
+        message: StoredMessage,
+        num_delivered: int,
+        count: int,
+        leased_at: float,
     ) -> None:
         self._received += 1
+        # Counted before anything is turned away: what we were given nobody else was given.
+        tenure = self._tenure.of(count) if self._spec.max_ack_pending == 1 else 0
         self._requested = max(0, self._requested - 1)
         sequence = message.sequence
+        if trio.current_time() - leased_at > self._spec.ack_wait_s * STALE_SHARE:
+            self._refill()  # left to its lease
+            return
         held = self._held.get(sequence)
         if self._closed or (held is None and len(self._held) >= self._credit):
             self._send_nak(sequence, None)
@@ -261,6 +361,8 @@ class MemoryLane:
             leased_at,
             b"",
         )
+        delivery.arrived_at = trio.current_time()
+        delivery.tenure = tenure
         if held is None:
             self._held[sequence] = delivery
             self._buffer.push(delivery)
@@ -298,29 +400,39 @@ class MemoryLane:
 
     def link_cut(self) -> None:
         """The server drops requests with the connection; held messages stay held."""
+        self._tenure.end()
         self.durable.cancel(self._request)
         self._request = PullRequest(self)
         self._requested = 0
         for delivery in self._held.values():
             # Whatever was on its way is not any more.
             delivery.renewing = None
+        if self._spec.max_ack_pending == 1:
+            self._fence.fence_young(self._held.values())
 
     def link_restored(self) -> None:
         if self.durable.gone:
             self.durable_gone()
-        else:
-            self._refill()
+            return
+        for delivery in self._held.values():
+            if not delivery.lost:
+                self.renew(delivery)
+        self._fence.reconnected()
+        self._refill()
 
     def durable_gone(self) -> None:
         """Everything held may be handed to anybody: the leases have ended."""
+        self._tenure.end()
         for delivery in self._buffer.take_all():
             delivery.settled = delivery.lost = True
+            self._held.pop(delivery.sequence, None)
+        # Those in handlers stay in hand until their handlers have ended: the same message, coming
+        # from the new durable, waits behind them.
         for delivery in list(self._held.values()):
             delivery.lost = True
             delivery.successor = None
             if delivery.on_lost is not None:
                 delivery.on_lost()
-        self._held.clear()
         self._request = PullRequest(self)
         self._requested = 0
         self.reopen()

@@ -1,16 +1,19 @@
 """The server: streams, durables, time, and who is connected.
 
-A `MemoryServer` is a plain object. It has no task of its own: each backend's task calls `serve`
-when it is rung and sleeps until `next_due`. Whatever makes something due earlier rings all of
-them, so each one watches the next deadline, and the server works for as long as any backend is
-open. With none open nothing runs, yet time passes: every call first carries out what has become
-due (`advance`), and so does the next backend on opening.
+A `MemoryServer` is a plain object. It has no task of its own: the task of the backend that has been
+open for longest calls `serve` when it is rung and sleeps until `next_due`. Whatever makes something
+due earlier rings it, and when it leaves the next one is rung, so the server works for as long as
+any backend is open. With none open nothing runs, yet time passes: every call first carries out what
+has become due (`advance`), and so does the next backend on opening.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from shove_actors._errors import (
@@ -21,15 +24,19 @@ from shove_actors._errors import (
     UsageError,
 )
 from shove_actors.backends._port import Stored
-from shove_actors.messaging import Retention, overlap
+from shove_actors.messaging import Retention, Storage, layout_of, overlap
 
 from ._durable import Durable, DurableSettings
 from ._faults import Faults
-from ._stream import StoredMessage, Stream, StreamSettings
+from ._marks import Marks
+from ._stream import Observer, StoredMessage, Stream, StreamSettings
 from ._timers import DEFAULT_EPOCH_NS, ServerClock, Timers
 
 if TYPE_CHECKING:
     from ._backend import MemoryBackend
+
+#: Of how many subjects it is kept in mind which stream takes them.
+_SUBJECTS = 1024
 
 
 class MemoryServer:
@@ -62,8 +69,21 @@ class MemoryServer:
         self._backends: dict[str, MemoryBackend] = {}
         self._dirty: dict[Durable, None] = {}
         self._serving = False
+        self._by_subject: dict[str, Stream] = {}
+        self._observer: Observer | None = None
+        #: What a fault plan does at its time, and what a slow link delivers.
+        self._calls: list[tuple[float, int, Callable[[], None]]] = []
+        self._call_count = 0
+        self._soon: deque[Callable[[], None]] = deque()
+        #: Not running: nobody is connected. `incarnation` counts its starts.
+        self.down = False
+        self.incarnation = 1
+        self._to_reconnect: dict[MemoryBackend, None] = {}
         #: Notes about attempts, by stream and sequence.
         self.notes: dict[tuple[str, int], bytes] = {}
+        #: Queues whose number of shards was changed on purpose.
+        self.resharded: set[str] = set()
+        self.marks = Marks()
         self._names = 0
 
     def __repr__(self) -> str:
@@ -79,6 +99,12 @@ class MemoryServer:
         """The open ones, by name."""
         return self._backends
 
+    def observe(self, observer: Observer | None) -> None:
+        """Have somebody told what is stored and what is settled; one at a time."""
+        self._observer = observer
+        for stream in self._streams.values():
+            stream.observer = observer
+
     # ------------------------------------------------------------------------- streams
 
     def create_stream(self, settings: StreamSettings) -> Stream:
@@ -87,7 +113,9 @@ class MemoryServer:
             raise TopologyError(f"stream {settings.name!r} exists already: edit or delete it")
         self.check_overlap(settings)
         stream = Stream(settings, self._timers, self.touch)
+        stream.observer = self._observer
         self._streams[settings.name] = stream
+        self._by_subject.clear()
         for backend in self._backends.values():
             backend.stream_created(settings.name)
         return stream
@@ -105,6 +133,7 @@ class MemoryServer:
         settings = dataclasses.replace(stream.settings, **changes)  # type: ignore[arg-type]
         self.check_overlap(settings)
         stream.reconfigure(settings)
+        self._by_subject.clear()
         self.advance()
         self.ring()
         return stream
@@ -113,6 +142,7 @@ class MemoryServer:
         """Messages and durables go with it. Lanes wait until it is created again."""
         stream = self.require_stream(name)
         del self._streams[name]
+        self._by_subject.clear()
         durables = list(stream.durables.values())
         stream.close()
         self._report_gone(durables)
@@ -127,10 +157,14 @@ class MemoryServer:
 
     def stream_for(self, subject: str) -> Stream | None:
         """The one stream that takes a literal subject; streams never overlap."""
-        named = self._streams.get(subject)
-        if named is not None and named.takes(subject):
-            return named
-        return next((s for s in self._streams.values() if s.takes(subject)), None)
+        found = self._by_subject.get(subject)
+        if found is None:
+            found = next((s for s in self._streams.values() if s.takes(subject)), None)
+            if found is not None:
+                if len(self._by_subject) >= _SUBJECTS:
+                    self._by_subject.clear()
+                self._by_subject[subject] = found
+        return found
 
     def messages(self, stream: str) -> list[StoredMessage]:
         """What a stream holds now, oldest first. Browsing delivers and removes nothing."""
@@ -178,14 +212,14 @@ class MemoryServer:
             settings,
             timers=self._timers,
             touch=self.touch,
-            extra_copies=lambda: int(self.faults.hits("deliver_twice")),
+            on_deliver=self.faults.on_deliver,
         )
-        holder.durables[settings.name] = durable
+        holder.add_durable(durable)
         return durable
 
     def delete_durable(self, stream: str, name: str) -> None:
         """Lanes that read it create it anew; the messages they held are lost to them."""
-        durable = self.require_stream(stream).durables.pop(name, None)
+        durable = self.require_stream(stream).take_durable(name)
         if durable is None:
             raise UsageError(f"stream {stream!r} has no durable {name!r}")
         durable.close()
@@ -193,7 +227,12 @@ class MemoryServer:
 
     def _check_filter(self, stream: Stream, settings: DurableSettings) -> None:
         name, wanted = stream.settings.name, settings.filter_subject
-        if wanted is not None and not any(overlap(wanted, s) for s in stream.settings.subjects):
+        closed = layout_of(name, stream.settings.subjects).under_way is not None
+        if (
+            wanted is not None
+            and not closed
+            and not any(overlap(wanted, s) for s in stream.settings.subjects)
+        ):
             raise TopologyError(
                 f"durable {settings.name!r} would read {wanted!r}, which stream {name!r} never "
                 f"holds (its subjects: {', '.join(stream.settings.subjects)}): it would stay idle"
@@ -226,7 +265,8 @@ class MemoryServer:
         refusal = self.faults.refusal(stream.settings.name)
         if refusal is not None:
             raise refusal
-        return stream.store(subject, payload, header_block, self._clock.now(), self._clock.now_ns())
+        now = self._clock.now()
+        return stream.store(subject, payload, header_block, now, self._clock.date_ns(now))
 
     # ---------------------------------------------------------------------------- time
 
@@ -239,7 +279,23 @@ class MemoryServer:
 
     def next_due(self) -> float:
         """Trio time of the next thing that happens by itself; infinity for never."""
-        return self._clock.in_trio(self._timers.next_due())
+        if self._soon:
+            return -math.inf
+        due = self._timers.next_due()
+        if self._calls:
+            due = min(due, self._calls[0][0])
+        return self._clock.in_trio(due)
+
+    def call_at(self, moment: float, action: Callable[[], None]) -> None:
+        """At a moment of the server's clock, in the task of some backend."""
+        self._call_count += 1
+        heapq.heappush(self._calls, (moment, self._call_count, action))
+        self.ring()
+
+    def call_soon(self, action: Callable[[], None]) -> None:
+        """When the server is not in the middle of something."""
+        self._soon.append(action)
+        self.ring()
 
     def advance(self) -> None:
         """Carries out what is due: ack waits, delayed naks, ages. Delivers nothing yet."""
@@ -247,9 +303,15 @@ class MemoryServer:
 
     def serve(self) -> None:
         """One pass of work: what is due, then a delivery for every request that can have one."""
+        while self._soon:
+            self._soon.popleft()()
+        while self._calls and self._calls[0][0] <= self._clock.now() + self._clock.slack:
+            heapq.heappop(self._calls)[2]()
         self._serving = True
         try:
             self.advance()
+            if self.down:
+                return
             now = self._clock.now()
             while self._dirty:
                 durable = next(iter(self._dirty))
@@ -260,13 +322,19 @@ class MemoryServer:
 
     def touch(self, durable: Durable) -> None:
         """This durable may have something to deliver: some backend's task will look."""
-        self._dirty[durable] = None
-        if not self._serving:
-            self.ring()
+        if durable not in self._dirty:
+            self._dirty[durable] = None
+            if not self._serving:
+                self.ring()
+
+    def is_served_by(self, backend: MemoryBackend) -> bool:
+        """One backend's task is enough, and it has to be one that runs."""
+        return next(iter(self._backends.values()), None) is backend
 
     def ring(self) -> None:
         for backend in self._backends.values():
             backend.ring()
+            return
 
     # ----------------------------------------------------------------------- processes
 
@@ -285,23 +353,44 @@ class MemoryServer:
         self._backends[backend.name] = backend
 
     def detach(self, backend: MemoryBackend) -> None:
+        self._to_reconnect.pop(backend, None)
         if self._backends.get(backend.name) is backend:
             del self._backends[backend.name]
+            self.ring()
 
-    def restart(self, *, forget_delays: bool = False) -> None:
-        """See `Faults.restart`."""
+    def stop(self, *, killed: bool = True) -> None:
+        """The server ends: killed, or shut down. Every connection breaks."""
+        if self.down:
+            return
         self.advance()
+        self.down = True
         now = self._clock.now()
-        connected = [b for b in self._backends.values() if b.connected]
-        for backend in connected:
+        for backend in [b for b in self._backends.values() if b.link.connected]:
+            self._to_reconnect[backend] = None
             backend.link_cut()
+        for name in [n for n, s in self._streams.items() if s.settings.storage is Storage.MEMORY]:
+            self._streams.pop(name).close()
+        self._by_subject.clear()
         for stream in self._streams.values():
             stream.restarted(now)
             for durable in stream.durables.values():
-                if forget_delays:
-                    durable.forget_delays()
-        for backend in connected:
+                durable.restarted(killed=killed, now=now, whole_second=self._clock.whole_second)
+
+    def start(self) -> None:
+        """The server is there again, and so is who was connected when it ended."""
+        if not self.down:
+            return
+        self.down = False
+        self.incarnation += 1
+        self.advance()
+        waiting, self._to_reconnect = list(self._to_reconnect), {}
+        for backend in waiting:
             backend.link_restored()
+        self.ring()
+
+    def reconnect_later(self, backend: MemoryBackend) -> None:
+        """It would be connected if the server were not down."""
+        self._to_reconnect[backend] = None
 
 
 def _shown(filter_subject: str | None) -> str:

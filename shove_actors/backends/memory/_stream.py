@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from shove_actors._errors import StreamFull
 from shove_actors.backends._port import Stored
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ._durable import Durable
 
 _MSG_ID = b"\r\nNats-Msg-Id:"
+#: Of how many subjects it is kept in mind which durables read them.
+_SUBJECTS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,9 +51,12 @@ class StreamSettings:
     duplicate_window_s: float = 120.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # frozen ones take four times as long to make, and there are many
 class StoredMessage:
-    """One message of a stream. `stored_at` is on the server's clock (seconds)."""
+    """One message of a stream; read only. `stored_at` is on the server's clock (seconds).
+
+    `size`: what counts against `max_bytes`.
+    """
 
     sequence: int
     subject: str
@@ -59,6 +64,7 @@ class StoredMessage:
     header_block: bytes
     stored_at: float
     timestamp_ns: int
+    size: int = 0
 
     def size_in(self, storage: Storage) -> int:
         """Bytes that count against `max_bytes`, record overhead included."""
@@ -66,6 +72,16 @@ class StoredMessage:
         if storage is Storage.MEMORY:
             return size + 16
         return size + 30 + (4 if self.header_block else 0)
+
+
+class Observer(Protocol):
+    """Told what the server does. Must not raise, wait, or touch the server."""
+
+    def stored(self, stream: str, message: StoredMessage) -> None: ...
+
+    def settled(self, stream: str, message: StoredMessage) -> None:
+        """Acknowledged by a durable; on a work queue it is gone with that."""
+        ...
 
 
 def message_id(header_block: bytes) -> bytes | None:
@@ -90,11 +106,30 @@ class Stream:
         self.bytes = 0
         self._timers = timers
         self._touch = touch
+        self._readers: dict[str, tuple[Durable, ...]] = {}
+        self.observer: Observer | None = None
         self._ids: dict[bytes, int] = {}
         self._id_times: deque[tuple[float, bytes, int]] = deque()
 
     def __repr__(self) -> str:
         return f"<Stream {self.settings.name} holding {len(self.messages)} messages>"
+
+    def add_durable(self, durable: Durable) -> None:
+        self.durables[durable.settings.name] = durable
+        self._readers.clear()
+
+    def take_durable(self, name: str) -> Durable | None:
+        self._readers.clear()
+        return self.durables.pop(name, None)
+
+    def _readers_of(self, subject: str) -> tuple[Durable, ...]:
+        readers = self._readers.get(subject)
+        if readers is None:
+            if len(self._readers) >= _SUBJECTS:
+                self._readers.clear()
+            readers = tuple(d for d in self.durables.values() if d.wants(subject))
+            self._readers[subject] = readers
+        return readers
 
     def takes(self, subject: str) -> bool:
         return any(matches(pattern, subject) for pattern in self.settings.subjects)
@@ -120,7 +155,8 @@ class Stream:
         message = StoredMessage(
             self.last_sequence + 1, subject, payload, header_block, now, timestamp_ns
         )
-        readers = [durable for durable in self.durables.values() if durable.wants(subject)]
+        message.size = message.size_in(self.settings.storage)
+        readers = self._readers_of(subject)
         keep = bool(readers) or self.settings.retention is not Retention.INTEREST
         if keep:
             self._check_limits(message)
@@ -129,10 +165,13 @@ class Stream:
             self._remember_id(identity, message.sequence, now)
         if keep:
             self.messages[message.sequence] = message
-            self.bytes += message.size_in(self.settings.storage)
-            self._arm_expiry(message.sequence)
+            self.bytes += message.size
+            if self.settings.max_age_s is not None:
+                self._arm_expiry(message.sequence)
             for durable in readers:
                 durable.announce(message.sequence)
+            if self.observer is not None:
+                self.observer.stored(name, message)
         return Stored(name, message.sequence)
 
     def _check_limits(self, message: StoredMessage) -> None:
@@ -142,8 +181,7 @@ class Stream:
                 f"stream {settings.name!r} is full: max_messages is {settings.max_messages}. "
                 "Consume messages, or raise the limit"
             )
-        size = message.size_in(settings.storage)
-        if settings.max_bytes is not None and self.bytes + size > settings.max_bytes:
+        if settings.max_bytes is not None and self.bytes + message.size > settings.max_bytes:
             raise StreamFull(
                 f"stream {settings.name!r} is full: max_bytes is {settings.max_bytes}. "
                 "Consume messages, or raise the limit"
@@ -153,6 +191,8 @@ class Stream:
 
     def settled(self, sequence: int) -> None:
         """A durable is done with a message: keep it or not, as the retention says."""
+        if self.observer is not None and sequence in self.messages:
+            self.observer.settled(self.settings.name, self.messages[sequence])
         retention = self.settings.retention
         if retention is Retention.WORK_QUEUE:
             self.remove(sequence)
@@ -167,8 +207,8 @@ class Stream:
         message = self.messages.pop(sequence, None)
         if message is None:
             return False
-        self.bytes -= message.size_in(self.settings.storage)
-        for durable in self.durables.values():
+        self.bytes -= message.size
+        for durable in self._readers_of(message.subject):
             durable.removed(message)
         return True
 
@@ -185,6 +225,7 @@ class Stream:
         for durable in self.durables.values():
             durable.close()
         self.durables.clear()
+        self._readers.clear()
 
     # ------------------------------------------------------------------------ reading
 
@@ -193,6 +234,14 @@ class Stream:
         for message in list(self.messages.values()):
             if subject is None or matches(subject, message.subject):
                 yield message
+
+    def at_or_after(self, sequence: int) -> StoredMessage | None:
+        """The first stored message from `sequence` on."""
+        found = self.messages.get(sequence)
+        if found is not None:
+            return found
+        # Ascending: a message is only ever added at the end.
+        return next((m for s, m in self.messages.items() if s > sequence), None)
 
     # ------------------------------------------------------------------------- ageing
 

@@ -49,7 +49,16 @@ class ServerClock:
         return self._last
 
     def now_ns(self) -> int:
-        return self._epoch_ns + round((self.now() - self._start) * 1e9)
+        return self.date_ns(self.now())
+
+    def date_ns(self, moment: float) -> int:
+        """The date of a moment of this clock."""
+        return self._epoch_ns + round((moment - self._start) * 1e9)
+
+    def whole_second(self, moment: float) -> float:
+        """The last full second of the date: all that the server writes down of a delivery."""
+        since = moment - self._start + self._epoch_ns % 1_000_000_000 / 1e9
+        return moment - since % 1.0
 
     @property
     def slack(self) -> float:

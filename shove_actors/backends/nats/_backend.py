@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -14,7 +15,6 @@ from shove_actors._errors import (
     BrokerClosed,
     ConsumerNotFound,
     JetStreamNotEnabled,
-    MessageNotFound,
     MessageTooLarge,
     NoResponders,
     NotConnected,
@@ -28,28 +28,39 @@ from shove_actors._errors import (
     UnavailableError,
 )
 from shove_actors._groups import unwrapped
+from shove_actors._log import about
+from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._port import (
     BackendEvent,
     Backlog,
     Capabilities,
+    Kept,
     LaneSpec,
+    Mark,
     Post,
     Stored,
 )
+from shove_actors.backends._reshard import Resharded, reshard
 from shove_actors.jetstream import (
     Connection,
     ConnectionEvent,
     JetStream,
     NatsConfig,
     hpub,
+    parse_ack,
     pub,
     status_of,
 )
-from shove_actors.messaging import Topology
+from shove_actors.messaging import ShardLayout, Topology, check_collisions
 
+from ._browse import delete_message, last_sequence, next_message
 from ._declare import declare_all, ensure_durable, ensure_durables
 from ._lane import NatsLane
+from ._marks import list_marks, read_mark, write_mark
 from ._notes import read_note, write_note
+from ._patience import patiently
+from ._reshard import NatsShards, ShardWatch
+from ._settle_guard import SettleGuard
 
 logger = logging.getLogger("shove_actors.backends.nats")
 
@@ -57,6 +68,7 @@ logger = logging.getLogger("shove_actors.backends.nats")
 WATCH_S = 1.0
 #: How long a probe of a silent connection may take.
 PROBE_S = 5.0
+_NEVER = float("inf")
 
 _FULL = frozenset({10077, 10047, 10110, 10122})
 _TOO_LARGE = frozenset({10054, 10097})
@@ -80,6 +92,9 @@ class NatsBackend:
         self.connection = Connection(config)
         self.js = JetStream(self.connection)
         self._lanes: set[NatsLane] = set()
+        self.guard = SettleGuard(self.connection)
+        self._lane_opened = trio.Event()
+        self._shards = ShardWatch(self.connection, self.js)
         #: Subscriptions to announcements, by stream.
         self._heard: dict[str, list[int]] = {}
         self._listeners: list[Callable[[BackendEvent], None]] = []
@@ -122,6 +137,8 @@ class NatsBackend:
                     for lane in list(self._lanes):
                         lane.on_reconnected()
                     nursery.start_soon(self._watch)
+                    nursery.start_soon(self._beat)
+                    nursery.start_soon(self.guard.run)
                     task_status.started()
                     await self.connection.wait_ended()
                 finally:
@@ -158,8 +175,21 @@ class NatsBackend:
                 if lane.deadline < now:
                     lane.on_missed_heartbeats()
 
+    async def _beat(self) -> None:
+        """Short leases need to hear of the server more often than it sends heartbeats."""
+        while True:
+            beat_s = min((lane.beat_s for lane in self._lanes), default=_NEVER)
+            if beat_s == _NEVER:
+                self._lane_opened = trio.Event()
+                await self._lane_opened.wait()
+            else:
+                self.connection.probe_reads()
+                await trio.sleep(beat_s)
+
     def _on_connection(self, event: ConnectionEvent) -> None:
         if event.kind == "disconnected":
+            self.guard.disconnected()
+            self._shards.disconnected()
             for lane in list(self._lanes):
                 lane.on_disconnected()
         elif event.kind == "reconnected":
@@ -175,7 +205,10 @@ class NatsBackend:
             try:
                 listener(record)
             except Exception:
-                logger.exception("a backend listener failed and was removed")
+                logger.exception(
+                    "a backend listener failed and was removed",
+                    extra=about("listener_failed"),
+                )
                 self._listeners.remove(listener)
 
     # ------------------------------------------------------------------ publishing
@@ -255,10 +288,12 @@ class NatsBackend:
     # ------------------------------------------------------------------ topology and lanes
 
     async def declare(self, topologies: Sequence[Topology]) -> None:
-        await declare_all(self.js, topologies)
+        check_collisions(topologies)
+        for topology in topologies:
+            await patiently(partial(declare_all, self.js, (topology,)))
 
     async def ensure_durable(self, spec: LaneSpec) -> bool:
-        return await ensure_durable(self.js, spec)
+        return await patiently(partial(ensure_durable, self.js, spec))
 
     async def identity(self, spec: LaneSpec) -> str:
         """Names one durable among all that had its name."""
@@ -289,11 +324,12 @@ class NatsBackend:
         return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
-        identities = await ensure_durables(self.js, specs)
+        identities = await patiently(partial(ensure_durables, self.js, specs))
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
         lanes = [NatsLane(self, spec, identities.get(spec.durable, "")) for spec in specs]
         self._lanes.update(lanes)
+        self._lane_opened.set()
         for lane in lanes:
             lane.start()
         return lanes
@@ -308,15 +344,42 @@ class NatsBackend:
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
         return await read_note(self.js, stream, sequence)
 
-    async def is_stored(self, stream: str, sequence: int) -> bool:
+    async def owns(self, delivery: Delivery) -> bool:
         try:
-            await self.js.get_message(stream, sequence)
-        except (MessageNotFound, StreamNotFound):
+            info = await self.js.consumer_info(delivery.stream, delivery.lane.spec.durable)
+        except (ConsumerNotFound, StreamNotFound):
             return False
-        return True
+        latest = parse_ack(delivery.reply).consumer_sequence
+        return info.deliveries == latest and info.num_ack_pending > 0
 
     async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
         await write_note(self.js, stream, sequence, note)
+
+    async def read_mark(self, queue: str, name: str) -> Mark:
+        return await read_mark(self.js, queue, name)
+
+    async def write_mark(
+        self, queue: str, name: str, value: bytes | None, *, revision: int
+    ) -> bool:
+        return await write_mark(self.js, queue, name, value, revision)
+
+    async def list_marks(self, queue: str) -> list[tuple[str, Mark]]:
+        return await list_marks(self.js, queue)
+
+    async def last_sequence(self, stream: str) -> int:
+        return await last_sequence(self.js, stream)
+
+    async def next_message(self, stream: str, sequence: int) -> Kept | None:
+        return await next_message(self.js, stream, sequence)
+
+    async def delete_message(self, stream: str, sequence: int) -> bool:
+        return await delete_message(self.js, stream, sequence)
+
+    async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
+        return await self._shards.layout(queue, changed)
+
+    async def reshard(self, topology: Topology, timeout: float) -> Resharded:
+        return await reshard(NatsShards(self.js, topology.queue), topology, timeout)
 
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
         try:

@@ -24,7 +24,19 @@ from shove_actors._errors import (
 )
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream, StreamConfig
-from shove_actors.messaging import NatsStreamConfig, Topology, check_collisions, matches
+from shove_actors.messaging import (
+    RESHARDED,
+    NatsStreamConfig,
+    Topology,
+    check_collisions,
+    declares_shards,
+    layout_of,
+    matches,
+    removed_shard,
+    resharded_refusal,
+)
+
+from ._marks import bucket_config
 
 #: Retried publishes are recognised for this long.
 DUPLICATE_WINDOW_S = 120.0
@@ -98,6 +110,9 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
         for config in side_streams(topology):
             # Limits that an operator put on a side stream are the operator's: not reconciled.
             await _declare(js, config, owned=False, shards=0)
+        if topology.fails_all:
+            config = bucket_config(topology.queue, topology.config.num_replicas)
+            await _declare(js, config, owned=topology.stream_config is not None, shards=0)
 
 
 async def _verify_external(js: JetStream, topology: Topology) -> None:
@@ -142,6 +157,9 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
             # "old" makes room for a new message by deleting one nobody has handled: not a limit
             # that an operator may choose, whoever owns the others.
             changes["discard"] = config.discard
+        if config.name.startswith("KV_") and current.max_age:
+            # A poisoned key that is forgotten after a while would be handled again, unasked.
+            changes["max_age"] = 0.0
         if owned:
             for name in ("max_age", "max_bytes", "max_msgs", "num_replicas"):
                 if getattr(config, name) != getattr(current, name):
@@ -152,12 +170,23 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
                 limit = config.max_age or window
                 if min(window, limit) != current.duplicate_window:
                     changes["duplicate_window"] = min(window, limit)
-        if set(config.subjects) != set(current.subjects):
-            _check_subjects(config, current, info.messages, shards)
+        if set(config.subjects) != set(current.subjects) and _may_bind(
+            config, current, info.messages, shards
+        ):
             changes["subjects"] = config.subjects
         if changes:
             await js.update_stream(replace(current, **changes))  # type: ignore[arg-type]
         return
+
+
+def _may_bind(config: StreamConfig, current: StreamConfig, messages: int, shards: int) -> bool:
+    layout = layout_of(config.name, current.subjects)
+    if layout.under_way is not None:
+        return declares_shards(config.name, shards, layout, messages)
+    if layout.shards and RESHARDED in (current.metadata or {}):
+        raise resharded_refusal(config.name, layout.shards, shards)
+    _check_subjects(config, current, messages, shards)
+    return True
 
 
 def _check_subjects(
@@ -215,6 +244,7 @@ async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
     except StreamNotFound as exc:
         raise _not_declared(spec) from exc
     except ConsumerNotFound:
+        await _refuse_removed_shards(js, [spec])
         await _create(js, spec)
         return True
     await _reconcile(js, spec, info)
@@ -238,6 +268,7 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str,
             known[info.name] = info
     except StreamNotFound as exc:
         raise _not_declared(specs[0]) from exc
+    await _refuse_removed_shards(js, [spec for spec in specs if spec.durable not in known])
     for spec in specs:
         found = known.get(spec.durable)
         if found is None:
@@ -246,6 +277,24 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str,
             await _reconcile(js, spec, found)
         made[spec.durable] = found.created
     return made
+
+
+async def _refuse_removed_shards(js: JetStream, missing: Sequence[LaneSpec]) -> None:
+    """The server would make a durable for a subject that the stream never holds: a consumer that
+    was built with another number of shards would run on, idle, instead of saying so.
+    """
+    sharded = [spec for spec in missing if spec.filter_subject and spec.max_ack_pending == 1]
+    if not sharded:
+        return
+    stream = sharded[0].stream
+    try:
+        subjects = (await js.stream_info(stream)).config.subjects
+    except StreamNotFound as exc:
+        raise _not_declared(sharded[0]) from exc
+    layout = layout_of(stream, subjects)
+    for spec in sharded:
+        if layout.shards and spec.filter_subject not in subjects:
+            raise removed_shard(stream, str(spec.filter_subject), layout.shards)
 
 
 async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:

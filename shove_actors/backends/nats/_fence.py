@@ -20,13 +20,11 @@ from collections.abc import Iterable
 
 import trio
 
+from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
 from shove_actors.jetstream import Connection, pub
 
-from ._lease import LEASE_SHARE
-
-#: Ten times the longest time that a killed server was seen to forget.
-FORGETFUL_S = 1.0
+FORGETFUL_S = margins.FORGETFUL_S
 
 
 class Fence:
@@ -36,7 +34,7 @@ class Fence:
 
     def __init__(self, conn: Connection, ack_wait_s: float) -> None:
         self._conn = conn
-        self._trusted_s = ack_wait_s * LEASE_SHARE
+        self._trusted_s = ack_wait_s * margins.TRUST_SHARE
         #: And which server process had made them.
         self._fenced: dict[Delivery, str] = {}
 

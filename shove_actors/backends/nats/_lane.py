@@ -1,7 +1,8 @@
 """One durable, read by one process: arrivals, settling, and what to do on a bad day.
 
 What to ask for and what the end of a request means is `_pull.py`; leases are `_lease.py`; shards
-that lose their connection `_fence.py`; a durable that is gone `_recovery.py`.
+that lose their connection `_fence.py`; settles that nobody has read `_settle_guard.py`; a durable
+that is gone `_recovery.py`.
 
 Invariants
 * A pull never outlives its inbox. The inbox changes with every reconnect and ends with `close`, so
@@ -9,7 +10,8 @@ Invariants
   (PC-004), and no surplus can arrive after a reconnect (PC-006). The same is done when a pull fell
   silent and when the credit is lowered below what was asked for: the pull may live on, unseen.
 * Whatever arrives while closing is given back at once (NAK), never left to its lease.
-* A settle is sent only while its lease lasts; a late one is dropped and logged (PC-020). The same
+* A settle is sent only while its lease lasts, also by an egress that was stopped in between; a late
+  one is dropped and logged (PC-020). The same
   stored message arriving again while the first delivery is still in a handler waits behind it.
 * After a reconnect the leases of what is in hand are renewed first thing.
 * `_on_message`, `_arrived` and `ack` run once per message: what they need of the other modules is
@@ -25,13 +27,16 @@ from typing import TYPE_CHECKING
 import trio
 
 from shove_actors._errors import NotPullConsumer, ShoveError, UsageError
+from shove_actors._log import about
+from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._lane_buffer import LaneBuffer
 from shove_actors.backends._port import LaneSpec, LaneStatistics
-from shove_actors.jetstream import ack_numbers, pub, status_of
+from shove_actors.backends._tenure import Tenure
+from shove_actors.jetstream import ack_numbers, parse_ack, pub, status_of
 
 from ._fence import Fence
-from ._lease import LEASE_SHARE, renew
+from ._lease import renew
 from ._pull import SHARD_LOW, Pull, Verdict, verdict_of
 from ._recovery import Recovery
 
@@ -45,10 +50,6 @@ PULL_EXPIRES_S = 30.0
 #: The server says it is alive this often; two misses and the pull is sent again (and the
 #: connection probed). 64 idle lanes then cost six messages a second.
 PULL_HEARTBEAT_S = 10.0
-#: A delivery that may be older than this share of its lease when it comes is not begun: the lease
-#: keeper would have to cancel it right away.
-STALE_SHARE = 0.7
-
 _NS = 1_000_000_000
 _NEVER = float("inf")
 
@@ -63,19 +64,20 @@ class NatsLane:
         self._shard = spec.max_ack_pending == 1
         self._buffer = LaneBuffer()
         self._held: dict[int, Delivery] = {}
-        self._heartbeat_s = min(PULL_HEARTBEAT_S, max(PULL_HEARTBEAT_S / 20, spec.ack_wait_s / 4))
+        wanted_s = spec.ack_wait_s / margins.HEARTBEATS_PER_LEASE
+        self._heartbeat_s = min(PULL_HEARTBEAT_S, max(margins.HEARTBEAT_LEAST_S, wanted_s))
+        #: How often something has to be heard of the server that its heartbeats do not say.
+        self.beat_s = wanted_s if wanted_s < self._heartbeat_s else _NEVER
+        self._conn.watch_reads(spec.ack_wait_s * margins.READ_PAUSE_SHARE)
         self._pull = Pull(
             credit=spec.credit,
             shard=self._shard,
             expires_s=PULL_EXPIRES_S,
             heartbeat_s=self._heartbeat_s,
         )
-        #: Deliveries this old when they come may be somebody else's by now. Needs heartbeats well
-        #: inside the lease; a lease shorter than that is trusted from its arrival on.
-        self._stale_s = (
-            spec.ack_wait_s * STALE_SHARE if spec.ack_wait_s >= 4 * self._heartbeat_s else _NEVER
-        )
-        self._trusted_s = spec.ack_wait_s * LEASE_SHARE
+        #: Deliveries this old when they come may be somebody else's by now.
+        self._stale_s = spec.ack_wait_s * margins.STALE_SHARE
+        self._trusted_s = spec.ack_wait_s * margins.TRUST_SHARE
         self._fence = Fence(self._conn, spec.ack_wait_s)
         self._recovery = Recovery(
             backend,
@@ -86,6 +88,7 @@ class NatsLane:
             on_ended=self._recovered,
         )
         self._recovery.identity = identity
+        self._tenure = Tenure()
         #: Settles that wait until it is clear that the durable is still the same.
         self._deferred: list[tuple[Delivery, bytes]] = []
         self._closing = False
@@ -196,10 +199,10 @@ class NatsLane:
             return
         self._received += 1
         num_delivered, sequence, timestamp_ns = ack_numbers(reply)
+        # Counted before anything is turned away: what we were given nobody else was given.
+        tenure = self._tenure.of(parse_ack(reply).consumer_sequence) if self._shard else 0
         # The lease runs from when the server sent it, which is not before either of these.
-        leased_at = now
-        if self._stale_s != _NEVER:
-            leased_at = max(self._conn.read_floor, self._pull.since)
+        leased_at = max(self._conn.read_floor, self._pull.since)
         if now - leased_at > self._stale_s:
             logger.warning(
                 "%s:%d came out of a stall of up to %.1f s; it may be somebody else's by now, so "
@@ -207,6 +210,7 @@ class NatsLane:
                 self._spec.stream,
                 sequence,
                 now - leased_at,
+                extra=about("delivery_stale", queue=self._spec.stream, sequence=sequence),
             )
             self._top_up()
             return
@@ -223,6 +227,7 @@ class NatsLane:
             reply,
         )
         delivery.arrived_at = now
+        delivery.tenure = tenure
         before = self._held.get(sequence)
         if before is not None:
             before.successor = delivery
@@ -243,7 +248,9 @@ class NatsLane:
         if verdict is Verdict.RETURNED:
             pull.returned(header_block)
             self._top_up()
-        elif verdict is Verdict.OVER:
+            return
+        self._tenure.end()  # another server may decide from now on, with another count
+        if verdict is Verdict.OVER:
             pull.gone()
             self._top_up()
         elif verdict is Verdict.LEAVING:
@@ -289,6 +296,7 @@ class NatsLane:
             "server delivers the message again",
             self._spec.stream,
             delivery.sequence,
+            extra=about("settle_late", queue=delivery.stream, sequence=delivery.sequence),
         )
         self._next_of(delivery)
         self._top_up()
@@ -343,7 +351,12 @@ class NatsLane:
         if self._recovery.active:
             self._deferred.append((delivery, data))
         else:
-            self._conn.write(data)
+            self._write_settle(delivery, data)
+
+    def _write_settle(self, delivery: Delivery, data: bytes) -> None:
+        deadline = delivery.leased_at + self._trusted_s
+        if self._conn.write_by(data, deadline) and self._shard:
+            self._backend.guard.sent(deadline, self._spec.ack_wait_s)
 
     def _recovered(self) -> None:
         """`drop_all` came before this if the durable is another one.
@@ -358,7 +371,7 @@ class NatsLane:
             if not known or delivery.lost or now - delivery.leased_at > self._trusted_s:
                 self._late(delivery)
             else:
-                self._conn.write(data)
+                self._write_settle(delivery, data)
                 if data.endswith(b"+ACK\r\n"):
                     self._last_acked = delivery.reply
         if known and self._conn.connected:
@@ -404,6 +417,7 @@ class NatsLane:
 
     def on_disconnected(self) -> None:
         """The server forgets our pulls; a new inbox makes sure of it."""
+        self._tenure.end()
         self._pull.gone()
         self._pull.deadline = _NEVER
         if not self._closing:
@@ -431,6 +445,7 @@ class NatsLane:
 
     def _abandon_pulls(self) -> None:
         """End whatever pulls the server still has: their inbox goes away."""
+        self._tenure.end()
         self._pull.gone()
         old = self._sid
         self._conn.redirect(old, self._on_late_message)
@@ -444,6 +459,7 @@ class NatsLane:
 
     def drop_all(self) -> None:
         """Every lease is void: cancel the handlers, forget what waits."""
+        self._tenure.end()
         for delivery in self._buffer.take_all():
             delivery.settled = delivery.lost = True
             self._held.pop(delivery.sequence, None)

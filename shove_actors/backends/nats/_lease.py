@@ -12,10 +12,6 @@ import trio
 from shove_actors.backends._delivery import Delivery
 from shove_actors.jetstream import Connection, pub, status_of
 
-#: An acknowledgement is trusted only while this share of the lease has not passed: what is written
-#: now still has to reach the server.
-LEASE_SHARE = 0.95
-
 
 def renew(conn: Connection, delivery: Delivery) -> None:
     """Ask for the whole lease again, unless that is under way already."""

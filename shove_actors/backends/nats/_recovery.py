@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from shove_actors._errors import ApiError, ShoveError, TopicNotDeclared, UnavailableError
+from shove_actors._log import about
 from shove_actors.backends._port import LaneSpec
 
 if TYPE_CHECKING:
@@ -108,7 +109,12 @@ class Recovery:
             except TopicNotDeclared as exc:
                 if not told:
                     told = True
-                    logger.warning("waiting for stream %s: %s", self._spec.stream, why)
+                    logger.warning(
+                        "waiting for stream %s: %s",
+                        self._spec.stream,
+                        why,
+                        extra=about("lane_waiting", queue=self._spec.stream),
+                    )
                     self._notice("lane_waiting", str(exc))
             except UnavailableError:
                 # No connection, or JetStream is not ready yet after a restart.

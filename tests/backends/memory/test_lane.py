@@ -115,8 +115,9 @@ async def test_lost_with_its_durable_settles_nothing(autojump_clock: Clock) -> N
         await process.stored(1)
         held = await receive(lane)
         server.delete_durable("q", "q-consumer")
-        again = await receive(lane)
+        await nothing_comes(lane, 5)
         lane.nak(held)
+        again = await receive(lane)
         await nothing_comes(lane, 20)
         assert again.successor is None
         lane.ack(again)
@@ -264,8 +265,9 @@ async def test_renewal_moves_the_lease(autojump_clock: Clock) -> None:
         held = await receive(lane)
         await trio.sleep(6)
         lane.renew(held)
-        assert held.leased_at == 6.0
-        assert held.renewing is None
+        assert (held.renewing, held.leased_at) == (6.0, 0.0), "not confirmed yet"
+        await trio.testing.wait_all_tasks_blocked()
+        assert (held.renewing, held.leased_at) == (None, 6.0)
         await trio.sleep(9)
         lane.ack(held)
         assert not held.lost

@@ -1,0 +1,711 @@
+"""A supervisor and its children without Trio: `decide`, and children that are notes on paper.
+
+`PlanWorld` knows what the plan does not decide: what a child that is asked, cancelled or out of
+time does, and the ordered stop. It checks on the way what must hold whatever happens.
+
+Reports of children reach the plan in one of two ways. *Held*, they lie in a queue until `deliver`
+hands over the first one, so that exits, requests and time come between in every order. *Led*, they
+are handed over at once, in the order in which a real run saw them (`lead`): which of two children
+that end in the same instant is heard first is the scheduler's choice, and the plan must go on from
+there as the supervisor did. Everything else the plan foretells, and the real run must agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from shove_actors.actors import (
+    AutoShutdown,
+    Backoff,
+    Crashed,
+    Exit,
+    Intensity,
+    Killed,
+    Restart,
+    Returned,
+    StartFailed,
+    State,
+    Stopped,
+    Strategy,
+)
+from shove_actors.actors._plan import PlanState, begin, decide
+from shove_actors.actors._plan_types import (
+    Add,
+    ChildDown,
+    ChildRejected,
+    ChildUp,
+    Delay,
+    FailStart,
+    Finish,
+    Forget,
+    GiveUp,
+    Phase,
+    PlanAction,
+    PlanEvent,
+    PlanSlot,
+    Ready,
+    Refuse,
+    Remove,
+    StartChild,
+    StopChild,
+    Tick,
+)
+
+PERIOD_S = 10.0
+OVERRUN_S = 4.0
+#: What the source of jitter gives, over and over. All times are sums of powers of two: exact.
+DRAWS = (0.0, 0.5, 0.75)
+GROUPS = (Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ALL)
+
+Fact = tuple[str, str, float, float, int]
+Seen = tuple[str, str, str, float]
+"""What a run reports, in order: (up, down, rejected, add or remove; id; kind of exit; time)."""
+
+
+class Manner(Enum):
+    """How a child takes a request to stop."""
+
+    PROMPT = "ends when asked"
+    SLOW = "ends when told, or cancelled"
+    STUBBORN = "ends when told"
+
+
+class Boom(Exception):
+    """What children crash with; says which incarnation it was."""
+
+
+@dataclass(frozen=True)
+class Traits:
+    """A child, as far as it matters here."""
+
+    restart: Restart = Restart.PERMANENT
+    backoff: Backoff | None = None
+    significant: bool = False
+    manner: Manner = Manner.PROMPT
+    grace_s: float = 2.0
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A supervisor. `strategy=None` is a dynamic one, which begins without children."""
+
+    strategy: Strategy | None
+    budget: int
+    auto: AutoShutdown = AutoShutdown.NEVER
+    pool_grace_s: float | None = None
+    children: tuple[Traits, ...] = ()
+
+    @property
+    def intensity(self) -> Intensity:
+        return Intensity(max_restarts=self.budget, period_s=PERIOD_S)
+
+    def named(self) -> dict[str, Traits]:
+        """The children by id, with what the specs allow: significance has its conditions."""
+        return {
+            f"c{n}": replace(
+                each,
+                significant=each.significant
+                and self.auto is not AutoShutdown.NEVER
+                and each.restart is not Restart.PERMANENT,
+            )
+            for n, each in enumerate(self.children)
+        }
+
+
+def chain(error: BaseException | None) -> list[str]:
+    """An error and its causes, for comparing: the types, and what a `Boom` says."""
+    names = []
+    while error is not None:
+        names.append(str(error) if isinstance(error, Boom) else type(error).__name__)
+        error = error.__cause__
+    return names
+
+
+class Child:
+    """One slot, and its present incarnation."""
+
+    def __init__(self, id_: str, traits: Traits) -> None:
+        self.id = id_
+        self.traits = traits
+        self.number = 0
+        self.state = State.DOWN
+        self.last_exit: Exit | None = None
+        self.forgotten = False
+        self.removed = False
+        self.done_with = False
+        """Ended by itself in a way that is not answered with a restart."""
+        self.not_before = 0.0
+        self.failures = 0
+        self.draw = 0.0
+        self.up_since = 0.0
+        self.began = 0
+        """Which start of all it was, and how many restarts had been counted by then."""
+        self.epoch = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.alive = False
+        self.up = False
+        self.said_started = False
+        self.start_cancelled = False
+        self.asked_at: float | None = None
+        self.killed_at: float | None = None
+        self.unwatch()
+
+    def start(self, now: float) -> None:
+        self._clear()
+        self.alive = True
+        self.number += 1
+        self.state = State.STARTING
+        if self.traits.timeout_s is not None:
+            self.start_due = now + self.traits.timeout_s
+
+    def unwatch(self) -> None:
+        self.in_grace = False
+        self.start_due = self.grace_due = self.overrun_due = math.inf
+
+    @property
+    def starting(self) -> bool:
+        return self.alive and not self.up
+
+    @property
+    def under_way(self) -> bool:
+        """Starting or stopping."""
+        stopping = self.asked_at is not None or self.killed_at is not None
+        return self.alive and (stopping or not self.up)
+
+    @property
+    def stage(self) -> tuple[int, bool, bool]:
+        """What its function knows: number, whether it said started, whether it was asked."""
+        return self.number, self.said_started, self.asked_at is not None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Something the supervisor will be told."""
+
+    word: str
+    child: Child
+    exit: Exit | None = None
+    error: Exception | None = None
+
+
+class PlanWorld:
+    """The plan, its children and its clock."""
+
+    def __init__(self, setup: Setup, *, held: bool) -> None:
+        self.setup = setup
+        self.held = held
+        self.now = 0.0
+        self.dynamic = setup.strategy is None
+        self.children = {id_: Child(id_, traits) for id_, traits in setup.named().items()}
+        self.state: PlanState = begin(
+            [_plan_slot(child) for child in self.children.values()],
+            strategy=setup.strategy,
+            intensity=setup.intensity,
+            auto_shutdown=setup.auto,
+        )
+        self.ready = False
+        self.final: PlanAction | None = None
+        self.stopping = False
+        self.ended = False
+        self.hard = False
+        self.stopped_early = False
+        self.facts: list[Fact] = []
+        self.late: list[str] = []
+        self.killed: list[str] = []
+        self.adds: dict[str, list[str] | None] = {}
+        """What `start_child` has come to: None, ["ok"], or the error and its causes."""
+        self.removes: dict[int, tuple[Child, str | None]] = {}
+        self._due: list[Report] = []
+        self.queue: deque[Report] = deque()
+        self._seen: deque[Seen] = deque()
+        self._draws = 0
+        self._cursor: list[Child] | None = None
+        self._stop_begun: set[Child] = set()
+        self._graces: dict[str, float] = {}
+        self._starts = 0
+        self.restarts: list[float] = []
+
+    # ------------------------------------------------------------------- what is done to it
+
+    def lead(self, seen: Sequence[Seen]) -> None:
+        """The reports of the next operation, in the order in which a real run saw them."""
+        if self.stopping:
+            # Requests are not even put to a supervisor that is stopping.
+            seen = [each for each in seen if each[0] not in ("add", "remove")]
+        self._seen = deque(seen)
+
+    def begin(self) -> None:
+        self._dispatch(Tick())
+        self.flush()
+
+    def start_ends(self, id_: str, how: str) -> None:
+        child = self.children[id_]
+        if how != "up":
+            self._end(child, how)
+            return
+        child.said_started = True
+        if not child.start_cancelled:
+            # Otherwise Trio does not let it through, and it remains a start that is over.
+            child.up = True
+            child.start_due = math.inf
+            child.state = State.RUNNING
+            self._due.append(Report("up", child))
+
+    def children_end(self, *ends: tuple[str, str]) -> None:
+        """All in one turn: none of them is a consequence of another."""
+        for id_, how in ends:
+            self._end(self.children[id_], how, go_on=False)
+        self._go_on_stopping()
+
+    def add(self, id_: str, traits: Traits) -> None:
+        if self.stopping:
+            self.adds[id_] = ["ActorGone"]
+            return
+        self.adds[id_] = None
+        self._graces.pop(id_, None)
+        child = self.children[id_] = Child(id_, replace(traits, significant=False))
+        self._due.append(Report("add", child))
+
+    def give_up_add(self, id_: str) -> None:
+        """The task in `start_child` is cancelled; its child must not stay behind."""
+        del self.adds[id_]
+        if not self.stopping:
+            self._due.append(Report("remove", self.children[id_]))
+
+    def remove(self, id_: str, grace_s: float | None, ticket: int) -> None:
+        child = self.children[id_]
+        if grace_s is not None:
+            self._graces[id_] = grace_s
+        over = child.state is State.ENDED  # in a pool that stops, and waits for others
+        self.removes[ticket] = (child, type(child.last_exit).__name__ if over else None)
+        if not self.stopping:
+            self._due.append(Report("remove", child))
+
+    def stop(self, how: str) -> None:
+        self.stopped_early = how == "ask" and not self.ready
+        self._begin_stop()
+
+    def hard_stop(self) -> None:
+        self.hard = True
+        for child in list(self.children.values()):
+            if child.in_grace:
+                self._grace_over(child)
+        self._begin_stop()
+
+    def advance(self, seconds: float) -> None:
+        """As the loop does: never past a timer without looking."""
+        target = self.now + seconds
+        while (due := self.next_deadline()) is not None and due <= target and not self.queue:
+            self.now = max(self.now, due)
+            wake_at = self.state.wake_at
+            if not self.stopping and wake_at is not None and wake_at <= self.now:
+                self._dispatch(Tick())
+            for child in list(self.children.values()):
+                self._timers(child)
+            self.flush()
+        self.now = target
+
+    def next_deadline(self) -> float | None:
+        times = [
+            min(c.start_due, c.grace_due, c.overrun_due) for c in self.children.values() if c.alive
+        ]
+        if self.state.wake_at is not None and not self.stopping:
+            times.append(self.state.wake_at)
+        first = min(times, default=math.inf)
+        return None if first == math.inf else first
+
+    @property
+    def outcome(self) -> list[str] | None:
+        """How it has ended, as `TrioWorld.outcome`."""
+        if not self.ended:
+            return None
+        if isinstance(self.final, GiveUp):
+            last = self.final.exit
+            cause = chain(last.error) if isinstance(last, Crashed) else []
+            return ["RestartIntensityExceeded", *cause]
+        if isinstance(self.final, FailStart):
+            return chain(self.final.error)
+        return ["StartFailed"] if self.stopped_early else ["returned"]
+
+    # -------------------------------------------------------------------------- reports
+
+    def flush(self) -> None:
+        """Hand over what is to be reported: to the queue, or to the plan as the run has seen it."""
+        if self.held:
+            self.queue.extend(self._due)
+            self._due.clear()
+            return
+        while self._due:
+            report = self._next_seen()
+            if report is None:
+                break
+            self._due.remove(report)
+            self._hand_over(report)
+
+    def assert_all_led(self) -> None:
+        """After an operation: nothing happened that the plan did not foretell."""
+        assert not self._seen, f"Trio also saw {list(self._seen)}"
+
+    def deliver(self) -> None:
+        self._hand_over(self.queue.popleft())
+        self.flush()
+
+    def _next_seen(self) -> Report | None:
+        if not self._seen or self._seen[0][3] > self.now:
+            # The start of a child that has failed is not reported any more once all is stopping.
+            left = [
+                r for r in self._due if not (self.stopping and r.word in ("rejected", "remove"))
+            ]
+            assert not left, f"Trio did not see {[(r.word, r.child.id) for r in left]}"
+            self._due.clear()
+            return None
+        word, id_, exit_, _ = self._seen.popleft()
+        for report in self._due:
+            if (report.word, report.child.id) == (word, id_):
+                wanted = type(report.exit).__name__ if word == "down" else ""
+                assert wanted == exit_, f"{id_} ended as {exit_}, and should have as {wanted}"
+                return report
+        raise AssertionError(f"Trio saw {word} {id_}, out of {self._due}")
+
+    def _hand_over(self, report: Report) -> None:
+        child = report.child
+        if report.word in ("down", "rejected"):
+            draw = child.draw = DRAWS[self._draws % len(DRAWS)]
+            self._draws += 1
+        if self.stopping:
+            if isinstance(report.exit, Crashed) and report.word == "down":
+                self._late(child, self.stopping)
+            return
+        if report.word == "up":
+            self._dispatch(ChildUp(id=child.id))
+            if self.adds.get(child.id, ()) is None:
+                self.adds[child.id] = ["ok"]
+        elif report.word == "down":
+            assert report.exit is not None
+            self._dispatch(ChildDown(id=child.id, exit=report.exit, draw=draw))
+        elif report.word == "rejected":
+            assert report.error is not None
+            self._dispatch(ChildRejected(id=child.id, error=report.error, draw=draw))
+        elif report.word == "add":
+            self._dispatch(Add(slot=_plan_slot(child)))
+        else:
+            child.removed = True
+            self._dispatch(Remove(id=child.id))
+
+    # ------------------------------------------------------------------ what children do
+
+    def _end(self, child: Child, how: str, *, go_on: bool = True) -> None:
+        """Its function ends: how is crash, return, or cancel."""
+        assert child.alive
+        exit_: Exit = Returned() if child.asked_at is None else Stopped()
+        if how == "crash":
+            exit_ = Crashed(error=Boom(f"{child.id}.{child.number}"))
+            if child.asked_at is not None or child.killed_at is not None or self.stopping:
+                self._late(child, True)
+        elif how == "cancel" or child.killed_at is not None:
+            exit_ = Killed()
+        child.alive = False
+        child.unwatch()
+        child.last_exit = exit_
+        child.state = State.DOWN
+        if child.up:
+            self._due.append(Report("down", child, exit=exit_))
+        elif not self.stopping:
+            error = StartFailed(how)
+            if isinstance(exit_, Crashed):
+                error.__cause__ = exit_.error
+            elif child.start_cancelled and not self._leaving(child):
+                error.__cause__ = TooSlow()
+            self._due.append(Report("rejected", child, error=error))
+        if go_on:
+            self._go_on_stopping()
+
+    def _leaving(self, child: Child) -> bool:
+        slot = self.state.slots.get(child.id)
+        return slot is not None and slot.leaving
+
+    def _late(self, child: Child, late: bool) -> None:
+        word = f"{child.id}.{child.number}"
+        if late and word not in self.late:
+            self.late.append(word)
+
+    def _timers(self, child: Child) -> None:
+        if child.start_due <= self.now:
+            self._cancel_start(child)
+        if child.grace_due <= self.now:
+            self._grace_over(child)
+        if child.overrun_due <= self.now:
+            assert child.killed_at is not None
+            since = self.now - child.killed_at
+            self.facts.append(("overrun", child.id, self.now, since, child.number))
+            child.overrun_due += OVERRUN_S
+
+    def _cancel_start(self, child: Child) -> None:
+        child.start_due = math.inf
+        child.start_cancelled = True
+        if child.traits.manner is not Manner.STUBBORN:
+            self._end(child, "cancel")
+
+    def _stop_child(self, child: Child, grace_s: float) -> None:
+        """Ask, or carry on where another stop has left off."""
+        if grace_s == 0:
+            self._kill(child)
+            return
+        if child.asked_at is None:
+            child.asked_at = self.now
+            child.state = State.STOPPING
+            self.facts.append(("asked", child.id, self.now, grace_s, child.number))
+        child.in_grace, child.grace_due = True, child.asked_at + grace_s
+        no_time = self.hard or child.grace_due <= self.now
+        if child.traits.manner is Manner.PROMPT and not (no_time and self._saw_killed(child)):
+            self._end(child, "return")
+        elif no_time:
+            self._grace_over(child)
+
+    def _saw_killed(self, child: Child) -> bool:
+        """With no grace at all it is a race whether a prompt child is faster."""
+        return ("down", child.id, "Killed", self.now) in self._seen
+
+    def _grace_over(self, child: Child) -> None:
+        child.in_grace, child.grace_due = False, math.inf
+        if child.killed_at is None:
+            self.facts.append(("grace over", child.id, self.now, 0.0, child.number))
+        self._kill(child)
+
+    def _kill(self, child: Child) -> None:
+        if child.killed_at is None:
+            child.killed_at = self.now
+            child.state = State.STOPPING
+            if child.up:
+                self.killed.append(child.id)
+        child.overrun_due = child.killed_at + OVERRUN_S
+        while child.overrun_due <= self.now:
+            child.overrun_due += OVERRUN_S
+        if child.traits.manner is not Manner.STUBBORN:
+            self._end(child, "cancel")
+
+    # ------------------------------------------------------------------- the ordered stop
+
+    def _begin_stop(self) -> None:
+        if self.stopping:
+            return
+        self.stopping = True
+        for child in list(self.children.values()):
+            child.unwatch()
+            if child.starting and not child.start_cancelled:
+                self._cancel_start(child)
+        for event in self.state.deferred:
+            self._late(self.children[event.id], isinstance(event.exit, Crashed))
+        self._cursor = list(self.children.values())
+        self._go_on_stopping()
+
+    def _go_on_stopping(self) -> None:
+        """Last first, each waited for; the children of a pool all at once."""
+        if self._cursor is None:
+            return
+        for child in reversed(list(self._cursor)):
+            if child not in self._cursor:
+                continue
+            if child.alive and child not in self._stop_begun:
+                self._stop_begun.add(child)
+                if child.up:
+                    self._stop_child(child, self._grace_of(child))
+                else:
+                    self._kill(child)
+            if child.alive:
+                if self.dynamic:
+                    continue
+                return
+            if child in self._cursor:
+                self._cursor.remove(child)
+                self._over_with(child)
+        if not self._cursor:
+            self.ended = True
+            for id_, result in self.adds.items():
+                self.adds[id_] = ["ActorGone"] if result is None else result
+
+    def _grace_of(self, child: Child) -> float:
+        if child.id in self._graces:
+            return self._graces[child.id]
+        if self.stopping and self.dynamic and self.setup.pool_grace_s is not None:
+            return self.setup.pool_grace_s
+        return child.traits.grace_s
+
+    def _over_with(self, child: Child) -> None:
+        child.state = State.ENDED
+        for ticket, (who, _) in self.removes.items():
+            if who is child:
+                self.removes[ticket] = (who, type(child.last_exit).__name__)
+
+    # ---------------------------------------------------------------- what the plan answers
+
+    def _dispatch(self, event: PlanEvent) -> None:
+        before, slots = self.state, deepcopy(self.state.slots)
+        state, actions = decide(before, event, self.now)
+        assert before.slots == slots, "decide changed its input"
+        assert decide(before, event, self.now) == (state, actions), "decide is not pure"
+        self.state = state
+        self._note_exit(event)
+        if state.window.times and state.window.times != before.window.times:
+            self.restarts.append(self.now)
+            recent = [t for t in self.restarts if t >= self.now - PERIOD_S]
+            exceeded = len(recent) > self.setup.budget
+            assert exceeded is any(isinstance(a, GiveUp) for a in actions), "budget"
+        for action in actions:
+            assert self.final is None, "an action after the final one"
+            self._carry_out(action)
+        if self.final is not None:
+            self._begin_stop()
+
+    def _note_exit(self, event: PlanEvent) -> None:
+        if isinstance(event, ChildUp) and event.id in self.children:
+            self.children[event.id].up_since = self.now
+        if isinstance(event, ChildDown):
+            child = self.children[event.id]
+            asked = child.asked_at is not None or child.killed_at is not None
+            kind = child.traits.restart
+            if not asked and kind is not Restart.PERMANENT:
+                child.done_with = kind is Restart.TEMPORARY or isinstance(event.exit, Returned)
+
+    def _carry_out(self, action: PlanAction) -> None:
+        if isinstance(action, (GiveUp, FailStart, Finish)):
+            self.final = action
+            self._check_final(action)
+        elif isinstance(action, Ready):
+            assert not self.ready
+            assert self.dynamic or all(c.number for c in self.children.values())
+            self.ready = True
+        elif isinstance(action, StartChild):
+            self._start(self.children[action.id])
+        elif isinstance(action, StopChild):
+            self._stop(self.children[action.id])
+        elif isinstance(action, Forget):
+            self._forget(self.children[action.id])
+        elif isinstance(action, Delay):
+            self._delay(self.children[action.id], action)
+        else:
+            assert isinstance(action, Refuse)
+            assert self.dynamic
+            if self.adds.get(action.id, ()) is None:
+                self.adds[action.id] = chain(action.error)
+
+    def _check_final(self, action: GiveUp | FailStart | Finish) -> None:
+        if isinstance(action, FailStart):
+            assert not self.ready
+            assert self.children[action.id].number == 1, "tried again"
+        if isinstance(action, Finish):
+            significant = [c for c in self.children.values() if c.traits.significant]
+            assert any(c.done_with for c in significant)
+            if self.setup.auto is AutoShutdown.ALL:
+                assert not any(c.alive for c in significant)
+
+    def _start(self, child: Child) -> None:
+        assert not child.alive, "two incarnations at once"
+        assert not child.forgotten
+        assert not child.removed
+        assert not child.done_with, "restarted although its kind forbids it"
+        assert self.now >= child.not_before, "started before its backoff was over"
+        if child.traits.restart is Restart.TEMPORARY:
+            assert child.number == 0
+        if not self.dynamic:
+            assert not any(c.under_way for c in self._living())
+        if self.setup.strategy in GROUPS:
+            for other, slot in self.state.slots.items():
+                if other == child.id:
+                    break
+                assert slot.phase in (Phase.UP, Phase.ENDED)
+        self._starts += 1
+        child.began, child.epoch = self._starts, len(self.restarts)
+        child.start(self.now)
+
+    def _stop(self, child: Child) -> None:
+        # It may have ended already, its report still on the way; or be starting still.
+        if self.dynamic:
+            assert child.removed
+        else:
+            assert self.setup.strategy in GROUPS, "others are no business of one_for_one"
+            ids = list(self.children)
+            after = [self.children[id_] for id_ in ids[ids.index(child.id) + 1 :]]
+            assert not any(c.alive for c in after), "not the last one first"
+        if child.up and child.alive:
+            if child.asked_at is None and child.killed_at is None:
+                self._stop_child(child, self._grace_of(child))
+        elif child.starting and not child.start_cancelled:
+            self._cancel_start(child)
+
+    def _forget(self, child: Child) -> None:
+        assert not child.forgotten
+        assert not child.alive
+        child.forgotten = True
+        self._over_with(child)
+        if self.dynamic:
+            del self.children[child.id]
+            self._graces.pop(child.id, None)
+            if self.adds.get(child.id, ()) is None:
+                self.adds[child.id] = ["ActorGone"]
+
+    def _delay(self, child: Child, action: Delay) -> None:
+        backoff = child.traits.backoff
+        assert backoff is not None
+        lived = self.now - child.up_since if child.up else 0.0
+        healthy = lived >= (backoff.initial_s + backoff.max_s) / 2
+        child.failures = 1 if healthy else child.failures + 1
+        pause = min(backoff.max_s, backoff.initial_s * 2.0 ** (child.failures - 1))
+        pause = min(backoff.max_s, pause * (1 + backoff.jitter * child.draw))
+        assert (action.failures, action.delay_s) == (child.failures, pause)
+        child.not_before = self.now + pause
+        child.state = State.BACKOFF
+        self.facts.append(("backing off", child.id, self.now, pause, child.failures))
+
+    def _living(self) -> list[Child]:
+        return [child for child in self.children.values() if child.alive]
+
+    # ------------------------------------------------------------------ what always holds
+
+    def check(self) -> None:
+        recent = [t for t in self.restarts if t >= self.now - PERIOD_S]
+        assert len(recent) <= self.setup.budget + (1 if isinstance(self.final, GiveUp) else 0)
+        busy = any(child.under_way for child in self._living())
+        if self.queue or self.stopping or busy:
+            return
+        assert not self.state.deferred
+        for slot in self.state.slots.values():
+            child = self.children[slot.id]
+            assert child.alive is (slot.phase is Phase.UP)
+            if slot.phase in (Phase.UP, Phase.ENDED):
+                continue
+            assert slot.phase is Phase.DOWN
+            assert self.state.wake_at is not None, "down, with nothing to wait for"
+            if self.setup.strategy not in GROUPS:
+                assert slot.not_before >= self.state.wake_at
+        up = [c for c in self._living() if c.up]
+        if self.setup.strategy in GROUPS:
+            assert [c.began for c in up] == sorted(c.began for c in up), "kept while one before it"
+        if self.setup.strategy is Strategy.ONE_FOR_ALL:
+            assert all(c.epoch == len(self.restarts) for c in up), "outlived a restart of all"
+        if self.setup.auto is AutoShutdown.ANY:
+            assert not any(c.traits.significant and c.done_with for c in self.children.values())
+
+
+class TooSlow(Exception):
+    """Stands for `trio.TooSlowError`, which is not of this world."""
+
+
+TooSlow.__name__ = "TooSlowError"
+
+
+def _plan_slot(child: Child) -> PlanSlot:
+    return PlanSlot(
+        id=child.id,
+        restart=child.traits.restart,
+        significant=child.traits.significant,
+        backoff=child.traits.backoff,
+    )

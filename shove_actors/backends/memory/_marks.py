@@ -1,0 +1,31 @@
+"""Marks beside a queue, as a key-value bucket with a history of one keeps them."""
+
+from __future__ import annotations
+
+from shove_actors.backends._port import Mark
+
+_NEVER = Mark(None, 0)
+
+
+class Marks:
+    """All marks of a server, by queue. They outlive their queues, as buckets do."""
+
+    __slots__ = ("_queues", "_revisions")
+
+    def __init__(self) -> None:
+        self._queues: dict[str, dict[str, Mark]] = {}
+        self._revisions: dict[str, int] = {}
+
+    def read(self, queue: str, name: str) -> Mark:
+        return self._queues.get(queue, {}).get(name, _NEVER)
+
+    def write(self, queue: str, name: str, value: bytes | None, revision: int) -> bool:
+        if self.read(queue, name).revision != revision:
+            return False
+        latest = self._revisions[queue] = self._revisions.get(queue, 0) + 1
+        self._queues.setdefault(queue, {})[name] = Mark(value, latest)
+        return True
+
+    def all(self, queue: str) -> list[tuple[str, Mark]]:
+        found = self._queues.get(queue, {})
+        return [(name, found[name]) for name in sorted(found) if found[name].value is not None]

@@ -1,0 +1,84 @@
+"""What an operator can ask about poisoned keys, and do about them (`_poison.py`)."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from shove_actors._errors import PublishRefused, UsageError
+from shove_actors.backends import Backend
+from shove_actors.messaging import (
+    CONTROL,
+    KEY,
+    MSG_ID,
+    Control,
+    PoisonedKey,
+    SequencedTopic,
+    Topic,
+    encode_headers,
+    encode_key,
+)
+
+from ._poison import Entry, PoisonBook
+from ._publish_service import PublishService
+
+#: How often a record that changes at the same moment is looked at again.
+TRIES: Final = 5
+
+
+async def poisoned(backend: Backend, topic: Topic[Any]) -> tuple[PoisonedKey, ...]:
+    """See `Broker.poisoned`."""
+    _checked(topic, "poisoned")
+    await backend.last_sequence(topic.queue)  # `TopicNotDeclared` if there is no such thing
+    return await PoisonBook(backend, topic.queue).all()
+
+
+async def release(publisher: PublishService, topic: Topic[Any], key: str, *, replay: bool) -> bool:
+    """See `Broker.release`."""
+    ordered = _checked(topic, "release")
+    if not isinstance(key, str):
+        raise UsageError(f"release({topic.queue!r}): a key is a str, not {type(key).__name__}")
+    if replay and topic.topology.dlq is None:
+        raise UsageError(
+            f"release({topic.queue!r}, replay=True): the topic has no dead-letter queue, so there "
+            "is nothing to replay. Release the key without replay, or add .dlq() to its topology"
+        )
+    await publisher.backend.last_sequence(topic.queue)
+    book = PoisonBook(publisher.backend, topic.queue)
+    for _ in range(TRIES):
+        entry = await book.find(key)
+        if entry.record is None:
+            return False
+        if replay:
+            await _ask_for_replay(publisher, ordered, key, entry)
+            return True
+        if await book.remove(key, entry.revision):
+            return True
+    raise PublishRefused(f"the record of the key changed {TRIES} times while it was removed")
+
+
+async def _ask_for_replay(
+    publisher: PublishService, topic: SequencedTopic[Any], key: str, entry: Entry
+) -> None:
+    record = entry.record
+    assert record is not None
+    headers = {
+        # Asked twice for the same state of the key is asked once.
+        MSG_ID: f"{topic.queue}:replay:{entry.revision}.{record.stored_ns:x}",
+        CONTROL: Control.REPLAY.value,
+        KEY: encode_key(key),
+    }
+    subject = topic.topology.shard_subject(topic.shard_of(key))
+    await publisher.publish(subject, b"", encode_headers(headers))
+
+
+def _checked(topic: Topic[Any], what: str) -> SequencedTopic[Any]:
+    if not isinstance(topic, Topic):
+        raise UsageError(f"{what} takes a topic, not {type(topic).__name__}")
+    if not topic.topology.fails_all:
+        raise UsageError(
+            f"{what}({topic.queue!r}): only keys of a topic with SequenceFailure.FAIL_ALL are ever "
+            "poisoned; on any other topic a message that fails takes no later one with it. Build "
+            "its topology with .sequenced(SequenceFailure.FAIL_ALL), or leave out the call"
+        )
+    assert isinstance(topic, SequencedTopic)  # a plain one with such a topology is refused
+    return topic

@@ -1,0 +1,373 @@
+"""FaultPlan: what goes wrong on a `MemoryServer`, when, and what has gone wrong.
+
+A plan is a list of steps, each a fault at a moment (`at`) or at the n-th event of a kind (`on`).
+Or it is drawn: from a seed and rates. A drawn plan writes down each step as it takes it, in the
+terms of a scripted one, so that a run that failed prints as a short program:
+
+    FaultPlan(
+        on("ack", 3, LoseAck()),
+        at(1.25, Disconnect(process='worker-1', for_s=2.0)),
+    )
+
+and that program, under the same scheduler, does the same again (`replay`).
+
+How it hooks in. The memory backend tells `Faults.watch` of each event before it has an effect. The
+common answer has to cost nothing, since a simulation has millions of events: the next interesting
+number of each kind is known beforehand (for a drawn plan the gap is drawn, not each event), so it
+is one comparison. What changes the server in the middle of its own work (a restart, a deletion) is
+carried out when that work is done; everything else takes effect inside the event.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import partial
+
+from shove_actors._errors import StreamFull as StreamFullError
+from shove_actors._errors import UsageError
+from shove_actors.backends.memory import Effect, FaultEvent, MemoryBackend, MemoryServer
+
+from ._fault_draws import Drawn, Rates
+from ._fault_kinds import (
+    EVENTS_OF,
+    Crash,
+    DeleteConsumer,
+    DeliverTwice,
+    Disconnect,
+    Fault,
+    LateAck,
+    LatePuback,
+    LoseAck,
+    LosePuback,
+    LoseRenewal,
+    RestartServer,
+    Slow,
+    Stall,
+    StreamFull,
+)
+
+EVENTS: tuple[FaultEvent, ...] = ("publish", "deliver", "ack", "nak", "renew")
+_NEVER = 1 << 62
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class At:
+    """A fault at a moment: seconds since the plan was installed."""
+
+    moment: float
+    fault: Fault
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.moment) and self.moment >= 0):
+            raise UsageError(f"at({self.moment!r}, ...): seconds, finite and 0 or more")
+
+    def __repr__(self) -> str:
+        return f"at({self.moment:g}, {self.fault!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class On:
+    """A fault at the n-th event of a kind, counted from 1 over all processes."""
+
+    event: FaultEvent
+    nth: int
+    fault: Fault
+
+    def __post_init__(self) -> None:
+        if self.event not in EVENTS:
+            raise UsageError(f"on({self.event!r}, ...): one of {', '.join(EVENTS)}")
+        if self.nth < 1:
+            raise UsageError(f"on({self.event!r}, {self.nth}, ...): counted from 1")
+        possible = EVENTS_OF.get(type(self.fault))
+        if possible is not None and self.event not in possible:
+            raise UsageError(
+                f"{self.fault!r} cannot happen to the event {self.event!r}, only to "
+                f"{' and '.join(possible)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"on({self.event!r}, {self.nth}, {self.fault!r})"
+
+
+def at(moment: float, fault: Fault) -> At:
+    """`fault`, this many seconds after the plan was installed; an event fault: to the next one."""
+    return At(moment, fault)
+
+
+def on(event: FaultEvent, nth: int, fault: Fault) -> On:
+    """`fault` at the `nth` event of this kind, counted from 1 over all processes."""
+    return On(event, nth, fault)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happened:
+    """One fault that was carried out: when (server time), to whom, as which step."""
+
+    time: float
+    process: str | None
+    step: At | On
+
+
+class FaultPlan:
+    """Faults for one `MemoryServer`: scripted, or drawn (`FaultPlan.seeded`).
+
+        plan = FaultPlan(on("ack", 3, LoseAck()), at(2.0, RestartServer(down_s=1.0)))
+        plan.install(server)
+
+    `happened` is what was done so far, and `program()` prints it. A step whose process or durable
+    does not exist at its time is left out. A plan is for one server and one run: `replay()` makes
+    the next one.
+    """
+
+    def __init__(self, *steps: At | On) -> None:
+        self.happened: list[Happened] = []
+        #: How many events of each kind there were.
+        self.counts: dict[FaultEvent, int] = dict.fromkeys(EVENTS, 0)
+        self._steps = steps
+        self._at_event: dict[FaultEvent, dict[int, list[Fault]]] = {e: {} for e in EVENTS}
+        self._next_event: dict[FaultEvent, Fault | None] = dict.fromkeys(EVENTS)
+        #: Event faults whose moment has come: they happen to the next event of their kind.
+        self._waiting: dict[FaultEvent, list[Fault]] = {e: [] for e in EVENTS}
+        self._next = dict.fromkeys(EVENTS, _NEVER)
+        self._server: MemoryServer | None = None
+        self._start = 0.0
+        self._listeners: list[Callable[[Happened], None]] = []
+        self._drawn: Drawn | None = None
+        self._ended = False
+        for step in steps:
+            if isinstance(step, On):
+                self._at_event[step.event].setdefault(step.nth, []).append(step.fault)
+
+    @classmethod
+    def seeded(
+        cls,
+        seed: int,
+        rates: Rates | None = None,
+        *,
+        for_s: float = math.inf,
+        spare: Iterable[str] = (),
+    ) -> FaultPlan:
+        """A plan that is drawn as it goes.
+
+        `for_s`: seconds after which nothing happens any more. `spare`: names of processes that
+        are never killed.
+        """
+        plan = cls()
+        plan._drawn = Drawn(random.Random(seed), rates or Rates(), for_s, frozenset(spare))
+        return plan
+
+    def __repr__(self) -> str:
+        if self._drawn is not None:
+            return f"<FaultPlan drawn, {len(self.happened)} steps taken>"
+        return f"FaultPlan({', '.join(map(repr, self._steps))})"
+
+    # ------------------------------------------------------------------------ for users
+
+    def install(self, server: MemoryServer) -> FaultPlan:
+        """From now on. Returns the plan itself. Raises `UsageError` for a second time, or when
+        the server has a plan.
+        """
+        if self._server is not None:
+            raise UsageError("this plan was installed before: make one for each run (replay())")
+        if server.faults.watch is not None:
+            raise UsageError("this server has a plan: quiet() it first")
+        self._server, self._start = server, server.now()
+        server.faults.watch = self._watch
+        for step in self._steps:
+            if isinstance(step, At):
+                server.call_at(self._start + step.moment, partial(self._take, step))
+        drawn = self._drawn
+        if drawn is not None:
+            for event in EVENTS:
+                self._draw_event(drawn, event)
+            self._draw_moment(drawn)
+        else:
+            for event in EVENTS:
+                self._next[event] = min(self._at_event[event], default=_NEVER)
+        return self
+
+    def listen(self, listener: Callable[[Happened], None]) -> None:
+        """Called with everything that happens, right before it does. Must not raise or wait."""
+        self._listeners.append(listener)
+
+    def take(self, fault: Fault) -> None:
+        """A fault that is not planned: now; an event fault, to the next event of its kind."""
+        server = self._installed()
+        self._take(At(max(0.0, server.now() - self._start), fault))
+
+    def quiet(self) -> None:
+        """Nothing happens any more, and what had begun ends: everybody is connected again."""
+        server = self._installed()
+        if self._ended:
+            return
+        self._ended = True
+        server.faults.watch = None
+        server.start()
+        for backend in list(server.backends.values()):
+            backend.link.slow(0.0)
+            backend.network_flows()
+            backend.link_restored()
+        for name in server.streams:
+            server.faults.accept_publish(name)
+
+    def program(self) -> str:
+        """What has happened, as code that makes it happen again."""
+        lines = "".join(f"    {h.step!r},\n" for h in self.happened)
+        return f"FaultPlan(\n{lines})" if lines else "FaultPlan()"
+
+    def replay(self) -> FaultPlan:
+        """A scripted plan of what has happened."""
+        return FaultPlan(*(h.step for h in self.happened))
+
+    # ------------------------------------------------------------------- from the server
+
+    def _installed(self) -> MemoryServer:
+        if self._server is None:
+            raise UsageError("this plan is not installed: plan.install(server)")
+        return self._server
+
+    def _watch(self, event: FaultEvent, backend: MemoryBackend) -> Effect | None:
+        count = self.counts[event] + 1
+        self.counts[event] = count
+        if count < self._next[event]:
+            return None
+        return self._hit(event, count, backend)
+
+    def _hit(self, event: FaultEvent, count: int, backend: MemoryBackend) -> Effect | None:
+        drawn = self._drawn
+        planned = self._at_event[event]
+        faults = planned.pop(count, [])
+        self._next[event] = min(planned, default=_NEVER)
+        if drawn is not None:
+            fault = self._next_event[event]
+            self._draw_event(drawn, event)
+            if fault is not None and not (isinstance(fault, Crash) and backend.name in drawn.spare):
+                faults = [fault]
+        waiting, self._waiting[event] = self._waiting[event], []
+        effect = Effect()
+        for fault in [*waiting, *faults]:
+            effect = self._at(event, count, fault, backend, effect)
+        return effect
+
+    def _at(
+        self, event: FaultEvent, count: int, fault: Fault, backend: MemoryBackend, effect: Effect
+    ) -> Effect:
+        """What becomes of this event."""
+        if isinstance(fault, (Crash, Disconnect, Stall, Slow)) and fault.process is None:
+            fault = replace(fault, process=backend.name)
+        step = On(event, count, fault)
+        if isinstance(fault, (LoseAck, LosePuback, LoseRenewal)):
+            self._note(step, backend.name)
+            return replace(effect, lost=True)
+        if isinstance(fault, (LateAck, LatePuback)):
+            self._note(step, backend.name)
+            return replace(effect, late_s=max(effect.late_s, fault.by_s))
+        if isinstance(fault, DeliverTwice):
+            self._note(step, backend.name)
+            return replace(effect, copies=effect.copies + 1)
+        if isinstance(fault, Crash) and fault.after:
+            return replace(effect, after=partial(self._carry_out, fault, step))
+        self._carry_out(fault, step)
+        return effect
+
+    def _take(self, step: At) -> None:
+        if self._ended:
+            return
+        fault = step.fault
+        events = EVENTS_OF.get(type(fault))
+        if events is not None:
+            event: FaultEvent = events[0]  # type: ignore[assignment]
+            self._waiting[event].append(fault)
+            self._next[event] = 0
+            return
+        self._carry_out(fault, step)
+
+    # --------------------------------------------------------------------- carrying out
+
+    def _note(self, step: At | On, process: str | None) -> None:
+        happened = Happened(time=self._installed().now(), process=process, step=step)
+        self.happened.append(happened)
+        for listener in self._listeners:
+            listener(happened)
+
+    def _carry_out(self, fault: Fault, step: At | On) -> None:
+        server = self._installed()
+        if isinstance(fault, (Crash, Disconnect, Stall, Slow)):
+            name = fault.process
+            if name is None:
+                name = next(iter(server.backends), None)
+            backend = server.backends.get(name) if name is not None else None
+            if backend is None or backend.link.dead:
+                return
+            self._note(step, name)
+            self._harm(fault, backend)
+        elif isinstance(fault, RestartServer):
+            self._note(step, None)
+            server.call_soon(partial(self._restart, fault))
+        elif isinstance(fault, DeleteConsumer):
+            stream = server.streams.get(fault.stream)
+            if stream is None or fault.durable not in stream.durables or server.down:
+                return
+            self._note(step, None)
+            server.call_soon(partial(self._delete, fault))
+        elif isinstance(fault, StreamFull):
+            self._note(step, None)
+            error = StreamFullError(f"stream {fault.stream!r} is full (the fault plan says so)")
+            server.faults.refuse_publish(fault.stream, error)
+            self._later(fault.for_s, partial(server.faults.accept_publish, fault.stream))
+
+    def _harm(self, fault: Fault, backend: MemoryBackend) -> None:
+        if isinstance(fault, Crash):
+            backend.crash()
+        elif isinstance(fault, Disconnect):
+            backend.link_cut()
+            self._later(fault.for_s, backend.link_restored)
+        elif isinstance(fault, Stall):
+            backend.link.stall(fault.direction)
+            self._later(fault.for_s, backend.network_flows)
+        elif isinstance(fault, Slow):
+            backend.link.slow(fault.by_s)
+            self._later(fault.for_s, partial(backend.link.slow, 0.0))
+
+    def _later(self, seconds: float, action: Callable[[], None]) -> None:
+        server = self._installed()
+        server.call_at(server.now() + seconds, action)
+
+    def _restart(self, fault: RestartServer) -> None:
+        server = self._installed()
+        server.stop(killed=fault.killed)
+        if fault.down_s:
+            self._later(fault.down_s, server.start)
+        else:
+            server.start()
+
+    def _delete(self, fault: DeleteConsumer) -> None:
+        server = self._installed()
+        stream = server.streams.get(fault.stream)
+        if stream is not None and fault.durable in stream.durables:
+            server.delete_durable(fault.stream, fault.durable)
+
+    # -------------------------------------------------------------------------- drawing
+
+    def _draw_event(self, drawn: Drawn, event: FaultEvent) -> None:
+        gap, self._next_event[event] = drawn.event(event)
+        if not self._waiting[event]:
+            self._next[event] = self.counts[event] + gap
+
+    def _draw_moment(self, drawn: Drawn) -> None:
+        server = self._installed()
+        gap = drawn.gap()
+        moment = server.now() - self._start + gap
+        if moment < drawn.for_s:
+            server.call_at(self._start + moment, partial(self._drawn_moment, drawn, moment))
+
+    def _drawn_moment(self, drawn: Drawn, moment: float) -> None:
+        if self._ended:
+            return
+        fault = drawn.fault(self._installed())
+        if fault is not None:
+            self._take(At(moment, fault))
+        self._draw_moment(drawn)

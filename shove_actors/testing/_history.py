@@ -1,0 +1,190 @@
+"""A history: what happened to messages, as a list of events, one JSON object per line on disk.
+
+It says nothing about how it came about. The same rules (`check_history`) judge a simulation, a
+test on a real server, and the journals of processes that were killed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, Literal, TypeAlias, overload
+
+import msgspec
+
+from shove_actors._errors import UsageError
+
+#: published   the publisher was told that it is stored (`sequence` in its stream; `duplicate`;
+#:             `detail`: the batch it belongs to)
+#: started     a handler was called (`attempt`: its `retry_count`)
+#: ended       that handler has entirely ended (`outcome`)
+#: settled     the server has taken the acknowledgement: the message has left its queue
+#: dead        a dead letter is stored (`detail`: the reason)
+#: remaining   looked at in the end: still stored, in its queue or a hold queue
+#: held        a copy was stored in a hold queue
+#: poisoned    a key was marked: nothing of it may be handled (`sequence`: of what poisoned it)
+#: released    ... and may be again
+#: opened      a process begins
+#: closed      it has ended in order: nothing of it runs any more
+#: crashed     it was killed: nothing that it does counts any more
+#: fault       something else was made to go wrong (`detail`)
+Kind: TypeAlias = Literal[
+    "published",
+    "started",
+    "ended",
+    "settled",
+    "dead",
+    "remaining",
+    "held",
+    "poisoned",
+    "released",
+    "opened",
+    "closed",
+    "crashed",
+    "fault",
+]
+#: How a handler ended. `cancelled`: it was interrupted, which is not an attempt.
+Result: TypeAlias = Literal["ack", "retry", "reject", "defer", "raised", "timed_out", "cancelled"]
+
+
+class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One thing that happened. What does not apply to its kind is left out.
+
+    `time`: seconds of one clock for the whole history. `id`: the message's logical id, the same
+    over all its attempts. `sequence`: of the stored copy in its stream.
+    """
+
+    kind: Kind
+    time: float = 0.0
+    process: str = ""
+    topic: str = ""
+    id: str = ""
+    key: str | None = None
+    shard: int | None = None
+    sequence: int = 0
+    attempt: int = 0
+    outcome: Result | None = None
+    duplicate: bool = False
+    detail: str = ""
+
+    def __str__(self) -> str:
+        """One line, for people."""
+        words = [f"{self.time:10.3f}", f"{self.process or '-':<10}", f"{self.kind:<9}"]
+        if self.id:
+            words.append(f"{self.topic}:{self.sequence} {self.id}")
+        elif self.topic:
+            words.append(self.topic)
+        if self.key is not None:
+            words.append(f"key {self.key!r}")
+        if self.shard is not None:
+            words.append(f"shard {self.shard}")
+        if self.kind in ("started", "ended"):
+            words.append(f"attempt {self.attempt}")
+        if self.outcome is not None:
+            words.append(self.outcome)
+        if self.duplicate:
+            words.append("duplicate")
+        if self.detail:
+            words.append(self.detail)
+        return " ".join(words)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Event).decode
+
+
+class History:
+    """Events in the order in which they happened. Append-only.
+
+        history = History()
+        history.add(Event("published", topic="orders", id="1", sequence=1))
+
+    `listen` hears each event as it is added, for instance a `Checker`. With `path` each event is
+    also written there at once, one line each, so that it is there after a SIGKILL.
+    """
+
+    def __init__(
+        self, events: Iterable[Event] = (), *, path: str | os.PathLike[str] | None = None
+    ) -> None:
+        self._events: list[Event] = list(events)
+        self._listeners: list[Callable[[Event], object]] = []
+        # Unbuffered: a line is with the kernel when `add` returns.
+        self._file: IO[bytes] | None = open(path, "ab", buffering=0) if path else None  # noqa: SIM115
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self._events)} events>"
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self._events)
+
+    @overload
+    def __getitem__(self, index: int) -> Event: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Event]: ...
+    def __getitem__(self, index: int | slice) -> Event | list[Event]:
+        return self._events[index]
+
+    def add(self, event: Event) -> None:
+        self._events.append(event)
+        if self._file is not None:
+            self._file.write(_encode(event) + b"\n")
+        for listener in self._listeners:
+            listener(event)
+
+    def listen(self, listener: Callable[[Event], object]) -> None:
+        self._listeners.append(listener)
+
+    def count(self, kind: Kind) -> int:
+        return sum(event.kind == kind for event in self._events)
+
+    def close(self) -> None:
+        """Close the file, if there is one. Idempotent."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    # ------------------------------------------------------------------------- on disk
+
+    def to_lines(self) -> bytes:
+        """JSON lines."""
+        return b"".join(_encode(event) + b"\n" for event in self._events)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """All events, to a file of JSON lines."""
+        Path(path).write_bytes(self.to_lines())
+
+    @classmethod
+    def from_lines(cls, lines: bytes | Iterable[bytes | str]) -> History:
+        """From JSON lines. A last line that is cut off, as by SIGKILL, is left out.
+
+        Raises `UsageError` naming the first line that is no event.
+        """
+        split = lines.splitlines() if isinstance(lines, bytes) else list(lines)
+        events: list[Event] = []
+        for number, line in enumerate(split, 1):
+            if not line.strip():
+                continue
+            try:
+                events.append(_decode(line))
+            except msgspec.MsgspecError as exc:
+                cut_off = isinstance(exc, msgspec.DecodeError) and not isinstance(
+                    exc, msgspec.ValidationError
+                )
+                if cut_off and number == len(split):
+                    break
+                raise UsageError(f"line {number} is no event of a history: {exc}") from None
+        return cls(events)
+
+    @classmethod
+    def read(cls, *paths: str | os.PathLike[str]) -> History:
+        """From files of JSON lines, one per process, merged by time.
+
+        Their clocks must be one: on one machine `time.monotonic` is. Events of the same time keep
+        the order of the paths.
+        """
+        events = [e for path in paths for e in cls.from_lines(Path(path).read_bytes())]
+        return cls(sorted(events, key=lambda event: event.time) if len(paths) > 1 else events)

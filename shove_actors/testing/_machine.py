@@ -1,0 +1,169 @@
+"""The machine: Hypothesis decides what happens to the consumers of a topic.
+
+    class TestLedger(MessagingMachine):
+        topic = LEDGER
+
+        def make(self, number: int, key: str) -> Entry:
+            return Entry(account_id=key, amount=number)
+
+    TestLedgerMachine = TestLedger.TestCase
+
+After every step the invariants hold (`check_history`), and in the end, when nothing is made to go
+wrong any more, everything is settled and every process ends. A failing example prints as the steps
+that led to it; those that the drawn plan has added are in its message, and `faults=0` in the first
+step says that there are none.
+
+What Hypothesis draws is coarse on purpose: a batch, how its handlers behave, a fault, some time.
+Single deliveries are the runtime's business, and a step has hundreds of them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from shove_actors._errors import UsageError
+from shove_actors.messaging import Topic
+
+from ._fault_kinds import Crash, Fault
+from ._faults import FaultPlan
+from ._moves import Move
+from ._simulation import PUBLISHER, Simulation
+
+try:
+    from hypothesis import note
+    from hypothesis import strategies as st
+    from hypothesis.stateful import (
+        RuleBasedStateMachine,
+        initialize,
+        precondition,
+        rule,
+    )
+except ImportError as exc:
+    raise UsageError(
+        "a MessagingMachine needs Hypothesis: pip install 'shove-actors[test]'"
+    ) from exc
+
+from . import _strategies as own
+
+
+class MessagingMachine(RuleBasedStateMachine):
+    """Subclass it, with a `topic` and `make`; run its `TestCase`.
+
+    `handler`: yours, if it is to be part of it (a plain method here); otherwise messages are
+    acknowledged. The scripts that the machine draws come first. `options` go to `group.register`.
+    `batch`: the most messages of one step. `most_processes`: at a time. `only`: the letters of the
+    invariants to check. `moves`: what the scripts are made of. `rates`: drawn for each example.
+    """
+
+    topic: ClassVar[Topic[Any]]
+    handler: ClassVar[object] = None
+    options: ClassVar[dict[str, Any]] = {}
+    batch: ClassVar[int] = 400
+    most_processes: ClassVar[int] = 3
+    only: ClassVar[str] = "OILBPT"
+    moves: ClassVar[tuple[Move, ...]] = own.ALL_MOVES
+    sim: Simulation[Any]
+
+    def make(self, number: int, key: str) -> Any:
+        """A message; `key` is what a sequenced topic's key function shall return for it."""
+        raise NotImplementedError
+
+    def __init__(self) -> None:
+        super().__init__()
+        if not isinstance(getattr(type(self), "topic", None), Topic):
+            raise UsageError(f"{type(self).__name__} needs a class attribute `topic`")
+        self._failed = False
+
+    def _do(self, name: str, *args: Any, **options: Any) -> Any:
+        try:
+            return getattr(self.sim, name)(*args, **options)
+        except BaseException:
+            self._failed = True
+            if self.sim.plan.happened:
+                note(f"# faults so far: {self.sim.plan.program()}")
+            raise
+
+    # --------------------------------------------------------------------------- rules
+
+    @initialize(
+        processes=st.integers(1, 3),
+        faults=st.integers(0, 1 << 16),
+        rates=own.rates(),
+    )
+    def begin(self, processes: int, faults: int, rates: Any) -> None:
+        """`faults`: the seed of what goes wrong by itself; 0 for nothing."""
+        plan = FaultPlan.seeded(faults, rates, spare=[PUBLISHER]) if faults else FaultPlan()
+        self.sim = Simulation(
+            self.topic,
+            self.make,
+            handler=self.handler,
+            plan=plan,
+            options=self.options,
+            only=self.only,
+        )
+        self._do("open")
+        for _ in range(min(processes, self.most_processes)):
+            self._do("start_process")
+
+    @rule(
+        data=st.data(),
+        share=st.sampled_from([0.0, 0.1, 1.0]),
+        keys=st.sampled_from([1, 3, 40]),
+        every=st.sampled_from([1, 10, 50, 200]),
+    )
+    def publish(self, data: st.DataObject, share: float, keys: int, every: int) -> None:
+        count = max(1, round(self.batch * share))
+        script = data.draw(own.scripts(moves=self.moves), label="script")
+        self._do("publish", count, keys=keys, script=script, every=every)
+
+    @rule(back=st.integers(1, 5))
+    def publish_again(self, back: int) -> None:
+        self._do("publish_again", back)
+
+    @rule(seconds=own.seconds())
+    def time_passes(self, seconds: float) -> None:
+        self._do("advance", seconds)
+
+    @rule(share=st.sampled_from([0.01, 0.1, 1.0]))
+    def deliver(self, share: float) -> None:
+        self._do("deliver", max(1, round(self.batch * share)))
+
+    @rule(fault=own.faults(crash=False, processes=(PUBLISHER,)))
+    def goes_wrong(self, fault: Fault) -> None:
+        self._do("fault", fault)
+
+    @precondition(lambda self: self.sim.alive)
+    @rule(which=st.integers(0, 2))
+    def kill(self, which: int) -> None:
+        self._do("fault", Crash(self.sim.alive[which % len(self.sim.alive)]))
+
+    @precondition(lambda self: len(self.sim.alive) < self.most_processes)
+    @rule()
+    def start_process(self) -> None:
+        self._do("start_process")
+
+    @precondition(lambda self: self.sim.alive)
+    @rule(which=st.integers(0, 2))
+    def stop_process(self, which: int) -> None:
+        self._do("stop_process", self.sim.alive[which % len(self.sim.alive)])
+
+    @precondition(lambda self: self.sim.rules.fail_all and self.sim.poisoned)
+    @rule(which=st.integers(0, 2))
+    def release(self, which: int) -> None:
+        keys = self.sim.poisoned
+        self._do("release", keys[which % len(keys)])
+
+    # ------------------------------------------------------------------------- the end
+
+    def teardown(self) -> None:
+        """Everything is settled, unless the example has failed already."""
+        if not hasattr(self, "sim"):
+            return
+        try:
+            if not self._failed:
+                self._do("finish")
+        finally:
+            if self._failed:
+                self.sim.abandon()
+            else:
+                self.sim.close()

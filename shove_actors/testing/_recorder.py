@@ -1,0 +1,268 @@
+"""Recording a history: what a program's publishers and handlers do.
+
+    with recording(history, "worker-1") as record:
+        async with open_broker(config) as broker:
+            group = broker.consumer_group()
+            group.register(ORDERS, record.handler(ORDERS, handle))
+            publisher = record.publisher(broker.publisher())
+            ...
+    violation = check_history(history, HistoryRules(max_retries=10))
+
+On both backends, and in real processes (`History(path=...)`, one file each). It changes nothing but
+one thing: messages published without an id get one, because the history has to name them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import trio
+import trio.testing
+
+from shove_actors._errors import BatchError
+from shove_actors.messaging import (
+    DEATH_REASON,
+    MessageMetadata,
+    Outcome,
+    SequencedTopic,
+    Topic,
+    decode_headers,
+    decode_key,
+    logical_id,
+)
+from shove_actors.messaging import KEY as KEY_HEADER
+from shove_actors.runtime import Broker, Publisher, PublishReceipt
+from shove_actors.runtime._handler import resolve
+
+from ._history import Event, History, Result
+
+M = TypeVar("M")
+
+_RESULTS: dict[str, Result] = {
+    "ack": "ack",
+    "retry": "retry",
+    "reject": "reject",
+    "defer": "defer",
+}
+
+
+def history_time() -> float:
+    """Trio's time under a mock clock, else this machine's: one clock for all its processes."""
+    try:
+        clock = trio.lowlevel.current_clock()
+    except RuntimeError:
+        return time.monotonic()
+    return clock.current_time() if isinstance(clock, trio.testing.MockClock) else time.monotonic()
+
+
+class Recorder:
+    """Writes one process's part of a history. Made by `recording`."""
+
+    def __init__(self, history: History, process: str) -> None:
+        self.history = history
+        self.process = process
+        #: Set when the process was killed: what its tasks still do is not part of history.
+        self.dead = False
+        self._ids = itertools.count(1)
+        self.batches = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return f"<Recorder of {self.process!r}{', killed' if self.dead else ''}>"
+
+    def add(self, event: Event) -> None:
+        if not self.dead:
+            self.history.add(event)
+
+    def crashed(self) -> None:
+        """The process was killed, now. Idempotent."""
+        if not self.dead:
+            self.history.add(Event("crashed", history_time(), self.process))
+            self.dead = True
+
+    # ------------------------------------------------------------------------ handlers
+
+    def handler(self, topic: Topic[Any], handler: object) -> Callable[..., Any]:
+        """`handler` for `group.register`, recorded. Takes whatever `register` takes."""
+        resolved = resolve(handler)
+        call, wants_metadata = resolved.call, resolved.wants_metadata
+        ordered = isinstance(topic, SequencedTopic)
+        queue, process, add, now = topic.queue, self.process, self.add, history_time
+
+        async def recorded(message: Any, metadata: MessageMetadata, context: Any) -> Any:
+            id_, sequence = metadata.delivery_id, metadata.sequence
+            key, shard = (metadata.key, metadata.shard) if ordered else (None, None)
+            attempt = metadata.retry_count
+            add(Event("started", now(), process, queue, id_, key, shard, sequence, attempt))
+            result: Result = "cancelled"
+            try:
+                outcome = await call(message, metadata if wants_metadata else None, context)
+                result = _result_of(outcome)
+                return outcome
+            except Exception:
+                result = "raised"
+                raise
+            finally:
+                # Entirely ended: the last thing that happens in it.
+                add(
+                    Event(
+                        "ended", now(), process, queue, id_, key, shard, sequence, attempt, result
+                    )
+                )
+
+        recorded.__qualname__ = resolved.name
+        return recorded
+
+    # ---------------------------------------------------------------------- publishing
+
+    def publisher(self, publisher: Publisher) -> RecordedPublisher:
+        """`publisher`, with what it was told to be stored recorded."""
+        return RecordedPublisher(self, publisher)
+
+    def new_id(self) -> str:
+        return f"{self.process}-{next(self._ids)}"
+
+    def published(
+        self,
+        topic: Topic[M],
+        message: M,
+        message_id: str,
+        receipt: PublishReceipt,
+        batch: str = "",
+    ) -> None:
+        key = topic.key_of(message) if isinstance(topic, SequencedTopic) else None
+        self.add(
+            Event(
+                "published",
+                history_time(),
+                self.process,
+                topic.queue,
+                message_id,
+                key,
+                None,
+                receipt.sequence,
+                0,
+                None,
+                receipt.duplicate,
+                batch,
+            )
+        )
+
+
+class RecordedPublisher:
+    """As `Publisher`; made by `Recorder.publisher`."""
+
+    def __init__(self, recorder: Recorder, publisher: Publisher) -> None:
+        self._recorder = recorder
+        self._publisher = publisher
+
+    async def publish(
+        self,
+        topic: Topic[M],
+        message: M,
+        *,
+        headers: Mapping[str, str] | None = None,
+        message_id: str | None = None,
+        subject: str | None = None,
+    ) -> PublishReceipt:
+        """See `Publisher.publish`."""
+        id_ = message_id if message_id is not None else self._recorder.new_id()
+        receipt = await self._publisher.publish(
+            topic, message, headers=headers, message_id=id_, subject=subject
+        )
+        self._recorder.published(topic, message, id_, receipt)
+        return receipt
+
+    async def publish_batch(
+        self,
+        topic: Topic[M],
+        messages: Sequence[M],
+        *,
+        message_ids: Sequence[str] | None = None,
+    ) -> list[PublishReceipt]:
+        """See `Publisher.publish_batch`; `message_ids` are made if they are not given."""
+        recorder, publisher = self._recorder, self._publisher
+        ids = (
+            list(message_ids) if message_ids is not None else [recorder.new_id() for _ in messages]
+        )
+        # The public method makes ids that nobody learns.
+        prepared = [
+            publisher._prepare(topic, message, None, id_, None)
+            for message, id_ in zip(messages, ids, strict=True)
+        ]
+        results = await publisher._all(prepared)
+        failed: Exception | None = None
+        batch = f"batch {next(recorder.batches)} of {recorder.process}"
+        for message, id_, result in zip(messages, ids, results, strict=True):
+            if isinstance(result, PublishReceipt):
+                recorder.published(topic, message, id_, result, batch)
+            else:
+                failed = failed or result
+        if failed is not None:
+            count = sum(isinstance(result, Exception) for result in results)
+            raise BatchError(
+                f"{count} of {len(results)} messages of topic {topic.queue!r} were not stored; the "
+                f"first failure: {failed}",
+                list(results),
+            ) from failed
+        return [result for result in results if isinstance(result, PublishReceipt)]
+
+
+@contextmanager
+def recording(history: History, process: str = "main") -> Iterator[Recorder]:
+    """Record one process for the length of the block: `opened` and `closed` are its edges.
+
+    Put the broker inside the block, so that it is over when the process counts as ended: whatever
+    still runs then breaks the rule T. `process` is the name in the history; another block may use
+    it again.
+    """
+    recorder = Recorder(history, process)
+    recorder.add(Event("opened", history_time(), process))
+    try:
+        yield recorder
+    finally:
+        recorder.add(Event("closed", history_time(), process))
+
+
+async def take_inventory(history: History, broker: Broker, topic: Topic[Any]) -> None:
+    """Record what is stored of a topic: `remaining` in its queue and hold queues, and `dead`.
+
+    Nothing is delivered or changed. For `check_history(..., complete=True)`, once nothing else
+    happens any more. Works on both backends. Raises what looking at the streams raises.
+    """
+    topology = topic.topology
+    for stream in [topology.queue, *(hold.name for hold in topology.holds)]:
+        if stream == topology.queue or not topology.sequenced:
+            await _browse(history, broker, topic.queue, stream, dead=False)
+    if topology.dlq is not None:
+        await _browse(history, broker, topic.queue, topology.dlq, dead=True)
+
+
+async def _browse(history: History, broker: Broker, queue: str, stream: str, *, dead: bool) -> None:
+    sequence = 1
+    while True:
+        kept = await broker.backend.next_message(stream, sequence)
+        if kept is None:
+            return
+        sequence = kept.sequence + 1
+        headers = decode_headers(kept.raw_headers) if kept.raw_headers else {}
+        key = headers.get(KEY_HEADER)
+        history.add(
+            Event(
+                "dead" if dead else "remaining",
+                history_time(),
+                topic=queue,
+                id=logical_id(headers, stream, kept.sequence),
+                key=decode_key(key) if key is not None else None,
+                sequence=kept.sequence,
+                detail=headers.get(DEATH_REASON, "") if dead else stream,
+            )
+        )
+
+
+def _result_of(outcome: object) -> Result:
+    # What is no outcome is a programming error, and treated as a retry.
+    return _RESULTS.get(outcome.name, "retry") if isinstance(outcome, Outcome) else "retry"

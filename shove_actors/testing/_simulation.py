@@ -1,0 +1,536 @@
+"""A simulation: processes that consume one topic from a server in memory, in virtual time.
+
+Synchronous, on a `Stepper`; a state machine drives it, and so can an ordinary test. Everything that
+happens goes into one `History`, and through the invariants as it happens.
+
+*A process* is a broker with a consumer group, in one task. It ends in order (`stop_process`), or is
+killed: from that instant its link to the server is dead and its recorder silent, and its tasks,
+which do not know it, are cancelled at the end of the step. Whatever they do meanwhile has no effect
+on anything, as with a real one. The publisher is a process of its own that is never killed, so that
+what it was told is known.
+
+*Bulk.* A step publishes a batch, or lets time pass until so many messages have been handled. The
+cost of a step in a guest run is spread over hundreds of deliveries.
+
+*Silence.* The runtime logs what it was made to suffer. Under faults that is most of the run time,
+so its loggers are turned off while a simulation is open.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from shove_actors._errors import BatchError, ConnectionError, UnavailableError, UsageError
+from shove_actors.backends.memory import MemoryConfig, MemoryServer
+from shove_actors.messaging import Outcome, SequencedTopic, SequenceFailure, Topic
+from shove_actors.runtime import Broker, ConsumerGroup, SupervisorOutcome, open_broker
+
+from ._checker import Checker
+from ._fault_kinds import Crash, Fault
+from ._faults import FaultPlan
+from ._history import Event, History
+from ._moves import Move
+from ._recorder import Recorder, recording, take_inventory
+from ._rules import HistoryRules, HistoryViolation
+from ._server_watch import ServerWatch
+from ._step import Step
+from ._stepper import Stepper
+
+M = TypeVar("M")
+
+PUBLISHER = "publisher"
+#: How long everything may take to be settled once nothing is made to go wrong any more.
+PATIENCE_S = 3600.0
+_SHORT_S = 1.0
+_LINGER_S = 0.2
+_ANSWERS: dict[str, Outcome] = {
+    "ack": Outcome.ACK,
+    "retry": Outcome.RETRY,
+    "reject": Outcome.REJECT,
+    "defer": Outcome.DEFER,
+}
+
+
+@dataclass(kw_only=True)
+class Totals:
+    """What simulations of this Python process have done so far."""
+
+    simulations: int = 0
+    deliveries: int = 0
+    published: int = 0
+    faults: int = 0
+    crashes: int = 0
+    processes: int = 0
+    virtual_s: float = 0.0
+    real_s: float = 0.0
+    cpu_s: float = 0.0
+
+    def __str__(self) -> str:
+        rate = self.deliveries / self.cpu_s if self.cpu_s else 0.0
+        return (
+            f"{self.deliveries:,} deliveries in {self.simulations:,} simulations, "
+            f"{self.faults:,} faults, {self.crashes:,} of {self.processes:,} processes killed, "
+            f"{self.virtual_s / 3600:,.1f} h of virtual time in {self.real_s:,.0f} s "
+            f"({self.cpu_s:,.0f} s of CPU: {rate:,.0f} deliveries per second)"
+        )
+
+
+#: Printed at the end of a pytest session by `shove_actors.testing.pytest_plugin`.
+TOTALS = Totals()
+
+
+@dataclass(kw_only=True)
+class Process:
+    """One simulated process."""
+
+    name: str
+    server: MemoryServer
+    step: Step[None] | None = None
+    recorder: Recorder | None = None
+    broker: Broker | None = None
+    group: ConsumerGroup | None = None
+    outcome: SupervisorOutcome | None = None
+    stopping: bool = False
+
+    @property
+    def dead(self) -> bool:
+        return self.recorder is not None and self.recorder.dead
+
+
+class Simulation(Generic[M]):
+    """Consumers of `topic`, and what becomes of its messages.
+
+        with Simulation(ORDERS, make=lambda n, key: Order(f"ORD-{n}", key)) as sim:
+            sim.start_process()
+            sim.publish(100, keys=5, script=("retry", "ack"))
+            sim.fault(RestartServer(down_s=2.0))
+            sim.deliver(100)
+            sim.finish()
+
+    `make(number, key)` makes a message. `handler` is the user's own; without one, messages are
+    acknowledged. `script` (see `publish`) overrides it. `options` go to `group.register`; the
+    invariants follow them. Each step raises `HistoryViolation` when an invariant is broken, and
+    whatever a process ended with that should not have ended.
+    """
+
+    def __init__(
+        self,
+        topic: Topic[M],
+        make: Callable[[int, str], M],
+        *,
+        handler: object = None,
+        plan: FaultPlan | None = None,
+        options: Mapping[str, Any] | None = None,
+        only: str = "OILBPT",
+    ) -> None:
+        self.topic = topic
+        self.make = make
+        self.options: dict[str, Any] = {
+            "max_retries": 2,
+            "ack_wait": 10.0,
+            "handler_timeout": 20.0,
+            **(options or {}),
+        }
+        topology = topic.topology
+        fail_all = (
+            isinstance(topic, SequencedTopic)
+            and topology.sequence_failure is SequenceFailure.FAIL_ALL
+        )
+        self.rules = HistoryRules(
+            max_retries=self.options["max_retries"],
+            handler_timeout=self.options["handler_timeout"],
+            fail_all=fail_all,
+            dead_letters=topology.dlq is not None,
+            quiescent=True,
+            only=only,
+        )
+        self.server = MemoryServer()
+        self.history = History()
+        self.checker = Checker(self.rules)
+        self.violation: HistoryViolation | None = None
+        self.plan = plan if plan is not None else FaultPlan()
+        self.processes: dict[str, Process] = {}
+        self.trio = Stepper()
+        self._handler = handler
+        self._corpses: list[Process] = []
+        self._recorders: dict[str, Recorder] = {}
+        self._scripts: dict[str, tuple[Move, ...]] = {}
+        self._attempts: dict[str, int] = {}
+        self._sent: dict[str, tuple[M, float]] = {}
+        self._starts = 0
+        self._number = 0
+        self._publisher: Process | None = None
+        self._publishing: list[Step[None]] = []
+        self._began = (0.0, 0.0)
+        self._level = logging.NOTSET
+        self._over = False
+
+    # ---------------------------------------------------------------------------- life
+
+    def open(self) -> None:
+        """Begin. Use `with` where the code has the shape for it."""
+        logger = logging.getLogger("shove_actors")
+        self._level = logger.level
+        logger.setLevel(logging.CRITICAL + 1)
+        self._began = time.perf_counter(), time.process_time()
+        self.trio.open()
+        self.history.listen(self._check)
+        watch = ServerWatch(self.history, self.server, [self.topic])
+        watch.faults_of(self.plan, self._recorders)
+        self._publisher = Process(name=PUBLISHER, server=self.server)
+        self._publisher.step = self.trio.post(self._publish_for_ever, self._publisher)
+        # Not before the streams exist: nothing can be declared on a server that is down.
+        self.trio.call(self._install)
+        self._tidy()
+
+    def close(self) -> None:
+        """The end, whatever the state. Idempotent. Raises what nobody has heard of yet."""
+        if self._over:
+            return
+        self._over = True
+        try:
+            self._count()
+            self.trio.close()
+        finally:
+            logging.getLogger("shove_actors").setLevel(self._level)
+
+    def abandon(self) -> None:
+        """`close` after a failure: nothing that it finds is raised."""
+        try:
+            self.close()
+        except BaseException as exc:
+            if isinstance(exc, (KeyboardInterrupt, SystemExit)):
+                raise
+            logging.getLogger("shove_actors.testing").error("while closing: %r", exc)
+
+    def __enter__(self) -> Simulation[M]:
+        self.open()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.abandon()  # the exception of the block comes first
+
+    def _count(self) -> None:
+        real, cpu = self._began
+        TOTALS.simulations += 1
+        TOTALS.deliveries += self.checker.started
+        TOTALS.published += self._number
+        TOTALS.faults += len(self.plan.happened)
+        TOTALS.crashes += self.history.count("crashed")
+        TOTALS.processes += self._starts
+        TOTALS.virtual_s += self.trio.now
+        TOTALS.real_s += time.perf_counter() - real
+        TOTALS.cpu_s += time.process_time() - cpu
+
+    # ------------------------------------------------------------------------ processes
+
+    @property
+    def alive(self) -> list[str]:
+        """Names of the consumer processes that run and are not stopping."""
+        return [p.name for p in self.processes.values() if not (p.dead or p.stopping)]
+
+    def start_process(self) -> str:
+        """One more consumer process; its name."""
+        self._starts += 1
+        process = Process(name=f"worker-{self._starts}", server=self.server)
+        self.processes[process.name] = process
+        process.step = self.trio.post(self._consume, process)
+        self._tidy()
+        return process.name
+
+    def stop_process(self, name: str) -> None:
+        """Let it drain and end, in the steps that follow."""
+        process = self._process(name)
+        process.stopping = True
+        if process.group is not None:
+            process.group.stop()
+        self.trio.settle()
+        self._tidy()
+
+    def kill_process(self, name: str) -> None:
+        """SIGKILL."""
+        self._process(name)
+        self.fault(Crash(name))
+
+    def _process(self, name: str) -> Process:
+        process = self.processes.get(name)
+        if process is None:
+            raise UsageError(f"no process {name!r} runs; there are {', '.join(self.processes)}")
+        return process
+
+    async def _consume(self, process: Process) -> None:
+        config = MemoryConfig(server=self.server, name=process.name)
+        with recording(self.history, process.name) as recorder:
+            process.recorder = self._recorders[process.name] = recorder
+            handler = recorder.handler(self.topic, partial(self._handle, process))
+            while not process.stopping:
+                try:
+                    await self._serve(process, config, handler)
+                    return
+                except (UnavailableError, ConnectionError):
+                    # What a supervisor of processes does: start it again, a little later.
+                    await trio.sleep(_SHORT_S)
+
+    async def _serve(self, process: Process, config: MemoryConfig, handler: Any) -> None:
+        async with open_broker(config, rng=random.Random(self._starts)) as broker:
+            process.broker = broker
+            group = process.group = broker.consumer_group()
+            group.register(self.topic, handler, **self.options)
+            if process.stopping:
+                return
+            process.outcome = await group.serve(drain_timeout=30.0)
+
+    async def _publish_for_ever(self, process: Process) -> None:
+        config = MemoryConfig(server=self.server, name=PUBLISHER)
+        with recording(self.history, PUBLISHER) as recorder:
+            process.recorder = self._recorders[PUBLISHER] = recorder
+            async with open_broker(config, rng=random.Random(0)) as broker:
+                await broker.declare(self.topic)
+                process.broker = broker
+                await trio.sleep_forever()
+
+    async def _install(self) -> None:
+        self.plan.install(self.server)
+
+    # ------------------------------------------------------------------------- handling
+
+    async def _handle(self, process: Process, message: M, metadata: Any, context: object) -> object:
+        id_ = metadata.delivery_id
+        script = self._scripts.get(id_)
+        if script is None:
+            if self._handler is None:
+                return Outcome.ACK
+            return await self._handler(message, metadata, context)  # type: ignore[operator]
+        attempt = self._attempts.get(id_, 0)
+        self._attempts[id_] = attempt + 1
+        move = script[attempt] if attempt < len(script) else "ack"
+        answer = _ANSWERS.get(move)
+        if answer is not None:
+            return answer
+        if move == "raise":
+            raise ValueError("as the script says")
+        if move == "die":
+            if not process.dead:
+                self.plan.take(Crash(process.name))
+            await trio.sleep_forever()
+        limit = self.options["handler_timeout"] or 0.0
+        seconds = {
+            "wait": _SHORT_S,
+            "long": self.options["ack_wait"] * 1.5,
+            "hang": limit + _SHORT_S,
+            "linger": limit + _SHORT_S,
+        }[move]
+        try:
+            await trio.sleep(seconds)
+        finally:
+            if move == "linger":
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(_LINGER_S)
+        return Outcome.ACK
+
+    # ---------------------------------------------------------------------- what happens
+
+    def publish(
+        self,
+        count: int,
+        *,
+        keys: int = 1,
+        script: Sequence[Move] = (),
+        every: int = 1,
+    ) -> None:
+        """Publish a batch, over this many keys in turn. It goes on in the steps that follow.
+
+        `script`: what the handler does in the attempts of every `every`-th message of the batch;
+        when it is used up, it acknowledges.
+        """
+        batch: list[M] = []
+        ids: list[str] = []
+        now = self.trio.now
+        for position in range(count):
+            number = self._number
+            self._number += 1
+            id_ = f"m{number}"
+            message = self.make(number, f"k{number % keys}")
+            self._sent[id_] = message, now
+            if script and position % every == 0:
+                self._scripts[id_] = tuple(script)
+            batch.append(message)
+            ids.append(id_)
+        self._post(batch, ids)
+
+    def publish_again(self, back: int = 1) -> None:
+        """Publish an earlier message once more, with its id: the `back`-th last."""
+        number = self._number - back
+        if number < 0:
+            return
+        id_ = f"m{number}"
+        message, _ = self._sent[id_]
+        self._post([message], [id_])
+
+    def _post(self, batch: list[M], ids: list[str]) -> None:
+        self._publishing = [step for step in self._publishing if not step.done]
+        self._publishing.append(self.trio.post(self._publish, batch, ids))
+        self._tidy()
+
+    async def _publish(self, batch: list[M], ids: list[str]) -> None:
+        process = self._publisher
+        assert process is not None
+        assert process.broker is not None
+        assert process.recorder is not None
+        publisher = process.recorder.publisher(process.broker.publisher())
+        try:
+            await publisher.publish_batch(self.topic, batch, message_ids=ids)
+        except BatchError:
+            # What was stored is in the history; about the others nothing was promised.
+            pass
+
+    def fault(self, fault: Fault) -> None:
+        """Something goes wrong, now."""
+        self.plan.take(fault)
+        self.trio.settle()
+        self._tidy()
+
+    def advance(self, seconds: float) -> None:
+        """Time passes."""
+        self.trio.advance(seconds)
+        self._tidy()
+
+    def deliver(self, count: int, *, within_s: float = 60.0) -> int:
+        """Time passes until `count` more handlers have been called; how many were."""
+        before, end = self.checker.started, self.trio.now + within_s
+        while self.checker.started - before < count and self.trio.now < end:
+            due = self.trio.next_deadline()
+            if due is None:
+                break
+            self.trio.advance(min(max(0.0, due - self.trio.now) + 1e-3, end - self.trio.now))
+            self._tidy()
+        return self.checker.started - before
+
+    # ------------------------------------------------------------------------- poison
+
+    @property
+    def poisoned(self) -> list[str]:
+        """Keys that are marked on the server."""
+        found: dict[str, None] = {}
+        for event in self.history:
+            if event.kind == "poisoned":
+                found[event.key or ""] = None
+            elif event.kind == "released":
+                found.pop(event.key or "", None)
+        return list(found)
+
+    def release(self, key: str) -> None:
+        """As an operator would, from the publisher's process."""
+
+        async def release() -> None:
+            assert self._publisher is not None
+            assert self._publisher.broker is not None
+            try:
+                await self._publisher.broker.release(self.topic, key)
+            except UnavailableError:
+                pass  # an operator would see it, and try again
+
+        self.trio.post(release)
+        self._tidy()
+
+    # ----------------------------------------------------------------------- the end
+
+    def finish(self) -> None:
+        """Nothing goes wrong any more: everything is handled, or a dead letter, and then it ends.
+
+        Raises `HistoryViolation` otherwise.
+        """
+        self.trio.call(self._quiet)
+        if not self.alive:
+            self.start_process()
+        end = self.trio.now + PATIENCE_S
+        while not self._settled() and self.trio.now < end:
+            self.trio.advance(5.0)
+            self._tidy()
+        assert self._publisher is not None
+        assert self._publisher.broker is not None
+        self.trio.call(take_inventory, self.history, self._publisher.broker, self.topic)
+        for name in self.alive:
+            self.stop_process(name)
+        self.trio.advance(60.0)
+        self._tidy()
+        left = [p.name for p in self.processes.values()]
+        if left:
+            raise AssertionError(f"{', '.join(left)} did not end within 60 s")
+        try:
+            self.checker.finish()
+        except HistoryViolation as exc:
+            self.violation = exc
+        self._raise_violation()
+
+    async def _quiet(self) -> None:
+        self.plan.quiet()
+
+    def _settled(self) -> bool:
+        topology = self.topic.topology
+        streams = [topology.queue]
+        if not topology.sequenced:
+            streams += [hold.name for hold in topology.holds]
+        stored = any(self.server.streams[name].messages for name in streams)
+        return not stored and all(step.done for step in self._publishing)
+
+    # ------------------------------------------------------------------------- private
+
+    def _check(self, event: Event) -> None:
+        # Raised later: here it would be an exception of whoever is being recorded.
+        if self.violation is None:
+            try:
+                self.checker.feed(event)
+            except HistoryViolation as exc:
+                self.violation = exc
+
+    def _raise_violation(self) -> None:
+        if self.violation is not None:
+            told = self.violation.violation.told_from(list(self.history))
+            raise HistoryViolation(told)
+
+    def _tidy(self) -> None:
+        """After each step: bury the dead, notice who has ended, and what was broken."""
+        for process in list(self.processes.values()):
+            step = process.step
+            if step is None:
+                continue
+            if process.dead:
+                step.cancel()
+                del self.processes[process.name]
+                self._corpses.append(process)
+            elif step.done:
+                del self.processes[process.name]
+                step.result()
+                self._check_end(process)
+        if self._corpses:
+            self.trio.settle()
+            for process in [p for p in self._corpses if p.step is not None and p.step.done]:
+                assert process.step is not None
+                _ = process.step.error  # what a dead process raises is nobody's business
+                self._corpses.remove(process)
+        publisher = self._publisher
+        if publisher is not None and publisher.step is not None and publisher.step.done:
+            publisher.step.result()
+        for step in self._publishing:
+            if step.failed:
+                step.result()
+        self._raise_violation()
+
+    def _check_end(self, process: Process) -> None:
+        outcome = process.outcome
+        if outcome is not None and (outcome.errors or outcome.panics or outcome.restarts):
+            raise AssertionError(f"{process.name} ended with {outcome}")
+        if not process.stopping:
+            raise AssertionError(f"{process.name} ended by itself, with {outcome}")
