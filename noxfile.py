@@ -74,6 +74,43 @@ def properties(session: nox.Session) -> None:
 
 
 @nox.session
+def coverage(session: nox.Session) -> None:
+    """Lines and branches of the actors that their own tests run: all of them, or it fails."""
+    session.install("-e", ".[dev]")
+    session.run(
+        "python", "-m", "pytest", "tests/actors", "--cov=shove_actors.actors", "--cov-branch",
+        "--cov-report=term-missing:skip-covered", "--cov-fail-under=100", *session.posargs,
+        env={"COVERAGE_FILE": str(_scratch(session) / "coverage")},
+    )  # fmt: skip
+
+
+@nox.session
+def mutation(session: nox.Session) -> None:
+    """Changes the actors' decisions one by one (`mutation.toml`); who survives has no test.
+
+    Works on a copy, takes an hour or so of one core, and is not part of CI. Ends with the
+    survivors: each needs a test, or a reason why the change changes nothing.
+    """
+    session.install(".[test]", "cosmic-ray>=8.4")
+    session.run("python", "-m", "pip", "uninstall", "-q", "-y", "shove-actors")
+    copy = _scratch(session) / "tree"
+    shutil.rmtree(copy, ignore_errors=True)
+    copy.mkdir()
+    for name in ("shove_actors", "tests"):
+        shutil.copytree(ROOT / name, copy / name)
+    for name in ("pyproject.toml", "mutation.toml"):
+        shutil.copy2(ROOT / name, copy / name)
+    session.chdir(copy)
+    session.run("cosmic-ray", "init", "mutation.toml", "mutants.sqlite")
+    session.run("cr-filter-operators", "mutants.sqlite", "mutation.toml")
+    # A mutant of the same size written in the same second would be taken for the one before.
+    env = {"PYTHONDONTWRITEBYTECODE": "1", "HYPOTHESIS_PROFILE": "dev"}
+    session.run("cosmic-ray", "baseline", "mutation.toml", env=env)
+    session.run("cosmic-ray", "exec", "mutation.toml", "mutants.sqlite", env=env)
+    session.run("cr-report", "--surviving-only", "--show-diff", "mutants.sqlite")
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Style, formatting, and the floors: imports go down only."""
     session.install("-e", ".[dev]")
@@ -177,6 +214,17 @@ def bench_actors(session: nox.Session) -> None:
     folder = ROOT / "examples" / "bench_actors"
     out = ROOT / "bench-results"
     session.run("python", str(folder / "run.py"), "--out", str(out), *session.posargs)
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """A hundred runs of the flights through kills and stops of the server and of workers.
+
+    Twenty minutes at most, half of that on two free cores. `nox -s chaos -- --seed 17` repeats
+    one; `tests/chaos/run.py` says what is checked, and how.
+    """
+    session.install(".[server]")
+    session.run("python", "-m", "tests.chaos.run", *session.posargs)
 
 
 # ------------------------------------------------------------------------------ Docker

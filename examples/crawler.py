@@ -31,7 +31,7 @@ from shove_actors.actors import ChildSpec as Spec
 PAGES = 150
 FETCHERS = 4
 INTERVAL_S = 0.01
-PATIENCE_S = 20.0
+PATIENCE_S = 30.0
 #: A page that was handed out this long ago and has not come back is handed out again: its fetcher
 #: has crashed. Far longer than a fetch; too short would only mean that a page is fetched twice.
 LEASE_S = 0.5

@@ -58,7 +58,8 @@ class Saboteur:
 
     def progress(self, done: int, total: int) -> None:
         """To be called as work gets done; now and then it is the moment to strike."""
-        due = self.killed < self.kills and done >= total * (self.killed + 1) / (self.kills + 1)
+        # One share of the run is left at the end, for the last victim to come back in.
+        due = self.killed < self.kills and done >= total * (self.killed + 1) / (self.kills + 2)
         victims = sorted(path for path, fuse in self._fuses.items() if not fuse.is_set())
         if due and victims:
             self.killed += 1

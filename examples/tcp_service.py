@@ -32,7 +32,7 @@ from shove_actors.actors import DynamicSupervisor as Pool
 LINKS = frozenset({"link-1", "link-2", "link-3"})
 CLIENTS = 4
 REQUESTS = 100
-PATIENCE_S = 15.0
+PATIENCE_S = 30.0
 
 #: More than twenty crashes in ten seconds are no accident: the supervisor gives up and says why.
 BUDGET = actors.Intensity(max_restarts=20, period_s=10.0)

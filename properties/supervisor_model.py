@@ -93,7 +93,7 @@ class Traits:
 
 @dataclass(frozen=True)
 class Setup:
-    """A supervisor. `strategy=None` is a dynamic one, which begins without children."""
+    """A supervisor and its first children. `strategy=None` is a dynamic one."""
 
     strategy: Strategy | None
     budget: int
@@ -106,7 +106,9 @@ class Setup:
         return Intensity(max_restarts=self.budget, period_s=PERIOD_S)
 
     def named(self) -> dict[str, Traits]:
-        """The children by id, with what the specs allow: significance has its conditions."""
+        """The children of a static one, by id; significant only where the specs allow it."""
+        if self.strategy is None:
+            return {}
         return {
             f"c{n}": replace(
                 each,
@@ -209,7 +211,7 @@ class PlanWorld:
             [_plan_slot(child) for child in self.children.values()],
             strategy=setup.strategy,
             intensity=setup.intensity,
-            auto_shutdown=setup.auto,
+            auto_shutdown=AutoShutdown.NEVER if self.dynamic else setup.auto,
         )
         self.ready = False
         self.final: PlanAction | None = None
@@ -226,6 +228,7 @@ class PlanWorld:
         self._due: list[Report] = []
         self.queue: deque[Report] = deque()
         self._seen: deque[Seen] = deque()
+        self._asked: dict[tuple[str, int], float] = {}
         self._draws = 0
         self._cursor: list[Child] | None = None
         self._stop_begun: set[Child] = set()
@@ -235,12 +238,13 @@ class PlanWorld:
 
     # ------------------------------------------------------------------- what is done to it
 
-    def lead(self, seen: Sequence[Seen]) -> None:
+    def lead(self, seen: Sequence[Seen], facts: Sequence[Fact]) -> None:
         """The reports of the next operation, in the order in which a real run saw them."""
         if self.stopping:
             # Requests are not even put to a supervisor that is stopping.
             seen = [each for each in seen if each[0] not in ("add", "remove")]
         self._seen = deque(seen)
+        self._asked = {(f[1], f[4]): f[3] for f in facts if f[0] == "asked"}
 
     def begin(self) -> None:
         self._dispatch(Tick())
@@ -553,7 +557,7 @@ class PlanWorld:
         assert before.slots == slots, "decide changed its input"
         assert decide(before, event, self.now) == (state, actions), "decide is not pure"
         self.state = state
-        self._note_exit(event)
+        self._note_exit(event, before)
         if state.window.times and state.window.times != before.window.times:
             self.restarts.append(self.now)
             recent = [t for t in self.restarts if t >= self.now - PERIOD_S]
@@ -565,14 +569,15 @@ class PlanWorld:
         if self.final is not None:
             self._begin_stop()
 
-    def _note_exit(self, event: PlanEvent) -> None:
+    def _note_exit(self, event: PlanEvent, before: PlanState) -> None:
         if isinstance(event, ChildUp) and event.id in self.children:
             self.children[event.id].up_since = self.now
         if isinstance(event, ChildDown):
             child = self.children[event.id]
-            asked = child.asked_at is not None or child.killed_at is not None
             kind = child.traits.restart
-            if not asked and kind is not Restart.PERMANENT:
+            # Stopped with its group, however it ended, it is part of that restart.
+            by_itself = before.slots[event.id].phase is Phase.UP
+            if by_itself and kind is not Restart.PERMANENT:
                 child.done_with = kind is Restart.TEMPORARY or isinstance(event.exit, Returned)
 
     def _carry_out(self, action: PlanAction) -> None:
@@ -636,10 +641,17 @@ class PlanWorld:
             after = [self.children[id_] for id_ in ids[ids.index(child.id) + 1 :]]
             assert not any(c.alive for c in after), "not the last one first"
         if child.up and child.alive:
-            if child.asked_at is None and child.killed_at is None:
+            unasked = child.asked_at is None and child.killed_at is None
+            if unasked and not self._pool_is_faster(child):
                 self._stop_child(child, self._grace_of(child))
         elif child.starting and not child.start_cancelled:
             self._cancel_start(child)
+
+    def _pool_is_faster(self, child: Child) -> bool:
+        """In one turn with a removal the pool gives up: a race which grace the child is given."""
+        given = self._asked.get((child.id, child.number))
+        mine, pools = self._grace_of(child), self.setup.pool_grace_s
+        return given is not None and given == pools != mine
 
     def _forget(self, child: Child) -> None:
         assert not child.forgotten
@@ -691,7 +703,7 @@ class PlanWorld:
             assert [c.began for c in up] == sorted(c.began for c in up), "kept while one before it"
         if self.setup.strategy is Strategy.ONE_FOR_ALL:
             assert all(c.epoch == len(self.restarts) for c in up), "outlived a restart of all"
-        if self.setup.auto is AutoShutdown.ANY:
+        if self.setup.auto is AutoShutdown.ANY:  # (nobody in a pool is significant)
             assert not any(c.traits.significant and c.done_with for c in self.children.values())
 
 

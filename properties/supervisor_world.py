@@ -10,6 +10,7 @@ import random
 import sys
 from contextlib import nullcontext
 from functools import partial
+from typing import Any
 
 import trio
 from supervisor_model import DRAWS, OVERRUN_S, Boom, Fact, Manner, Seen, Setup, Traits, chain
@@ -167,7 +168,8 @@ class TrioWorld:
             self.trio.settle()
             while self.alive:
                 self.tell(*[(id_, "return") for id_ in self.alive])
-            for step in (self._main, *self.adds.values(), *self.removes.values()):
+            steps: list[Step[Any]] = [self._main, *self.adds.values(), *self.removes.values()]
+            for step in steps:
                 # What matters of it was compared; the rest comes of letting go.
                 assert step.done
                 assert step.error is None or step.failed or step.cancelled

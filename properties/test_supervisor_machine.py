@@ -57,6 +57,15 @@ _nth = st.integers(0, 5)
 _start = st.sampled_from(["up", "up", "up", "up", "crash", "return"])
 _end = st.sampled_from(["crash", "return"])
 _grace = st.sampled_from([None, 1.0])
+_setup = st.builds(
+    Setup,
+    strategy=st.sampled_from([*Strategy, None]),
+    budget=st.sampled_from([1000, 5, 2, 1, 0]),
+    auto=st.sampled_from(AutoShutdown),
+    pool_grace_s=_grace,
+    children=st.lists(_traits, min_size=1, max_size=5).map(tuple),
+)
+_steps = st.integers(0, 30)
 
 
 class SupervisorMachine(RuleBasedStateMachine):
@@ -66,53 +75,53 @@ class SupervisorMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.plan: PlanWorld
+        self.plan: PlanWorld  # from `begin` on
         self.real: TrioWorld | None = None
         self.tickets = 0
+        self.names = 0
         self.steps_left = 0
 
-    @initialize(
-        seed=st.random_module(),
-        strategy=st.sampled_from([*Strategy, None]),
-        budget=st.sampled_from([1000, 5, 2, 1, 0]),
-        auto=st.sampled_from(AutoShutdown),
-        pool_grace_s=_grace,
-        children=st.lists(_traits, max_size=5),
-        starts=st.integers(0, 5),
-        steps=st.integers(0, 30),
-    )
-    def begin(
-        self,
-        seed: object,
-        strategy: Strategy | None,
-        budget: int,
-        auto: AutoShutdown,
-        pool_grace_s: float | None,
-        children: list[Traits],
-        starts: int,
-        steps: int,
-    ) -> None:
-        """`starts` children come up at once; nobody stops it all in the first `steps` steps."""
-        if strategy is None:
-            auto, children = AutoShutdown.NEVER, []
-        setup = Setup(strategy, budget, auto, pool_grace_s, tuple(children))
+    @initialize(seed=st.random_module(), setup=_setup, steps=_steps)
+    def begin(self, seed: object, setup: Setup, steps: int) -> None:
+        """All children come up at first, and nobody stops it all in the first `steps` steps."""
         self.plan = PlanWorld(setup, held=self.held)
         self.enter(setup)
         self.do(lambda plan: plan.begin(), lambda real: real.begin())
-        for _ in range(starts):
-            if self.some(_starting):
+        for number, traits in enumerate(setup.children):
+            if self.plan.dynamic:
+                self.add(traits=traits)
+            if number < steps and self.some(_starting):
+                self.hear()
                 self.start_ends(nth=0, how="up")
+                self.hear()
         self.steps_left = steps
+
+    @precondition(lambda self: self.plan.ended)
+    @rule(setup=_setup, steps=_steps)
+    def begin_again(self, setup: Setup, steps: int) -> None:
+        """The next supervisor, so that an example does not waste its steps on a dead one."""
+        self.leave()
+        self.begin(seed=None, setup=setup, steps=steps)
 
     def enter(self, setup: Setup) -> None:
         """Make the real world, if there is one."""
+
+    def leave(self) -> None:
+        """End the real world, if there is one."""
+
+    def hear(self) -> None:
+        """Deliver what lies about."""
+
+    def teardown(self) -> None:
+        self.leave()
 
     def do(
         self, in_plan: Callable[[PlanWorld], None], in_trio: Callable[[TrioWorld], None]
     ) -> None:
         if self.real is not None:
+            known = len(self.real.facts)
             in_trio(self.real)
-            self.plan.lead(self.real.take_seen())
+            self.plan.lead(self.real.take_seen(), self.real.facts[known:])
         in_plan(self.plan)
         self.plan.flush()
         self.plan.assert_all_led()
@@ -149,6 +158,7 @@ class SupervisorMachine(RuleBasedStateMachine):
             lambda real: real.tell((one, how), (two, other_how)),
         )
 
+    @precondition(lambda self: not self.plan.ended)
     @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
         self.do(lambda plan: plan.advance(seconds), lambda real: real.trio.advance(seconds))
@@ -159,6 +169,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     @rule(traits=_traits)
     def add(self, traits: Traits) -> None:
         id_ = self.free_id()
+        self.names += 1
         self.do(lambda plan: plan.add(id_, traits), lambda real: real.add(id_, traits))
 
     @precondition(lambda self: self.some(self.waited_for))
@@ -198,7 +209,7 @@ class SupervisorMachine(RuleBasedStateMachine):
     def free_id(self) -> str:
         if self.held:
             # A late report about the one before must not be taken for one about the next.
-            return f"c{len(self.plan.adds)}" if len(self.plan.children) < 6 else ""
+            return f"c{self.names}" if len(self.plan.children) < 6 else ""
         return next((id_ for n in range(6) if (id_ := f"c{n}") not in self.plan.children), "")
 
     def waited_for(self, child: Child) -> bool:
@@ -246,9 +257,14 @@ class PlanAlone(SupervisorMachine):
     held = True
 
     @precondition(lambda self: self.plan.queue)
-    @rule()
-    def deliver(self) -> None:
-        self.plan.deliver()
+    @rule(reports=st.integers(1, 4))
+    def deliver(self, reports: int) -> None:
+        for _ in range(min(reports, len(self.plan.queue))):
+            self.plan.deliver()
+
+    def hear(self) -> None:
+        while self.plan.queue:
+            self.plan.deliver()
 
 
 class PlanAndTrio(SupervisorMachine):
@@ -257,9 +273,10 @@ class PlanAndTrio(SupervisorMachine):
     def enter(self, setup: Setup) -> None:
         self.real = TrioWorld(setup)
 
-    def teardown(self) -> None:
-        if self.real is not None:
-            self.real.close()
+    def leave(self) -> None:
+        real, self.real = self.real, None
+        if real is not None:
+            real.close()
 
     @invariant()
     def check(self) -> None:

@@ -71,6 +71,7 @@ if TYPE_CHECKING:
     from .messaging import Defer as Defer
     from .messaging import JsonCodec as JsonCodec
     from .messaging import MessageMetadata as MessageMetadata
+    from .messaging import MsgpackCodec as MsgpackCodec
     from .messaging import NatsStreamConfig as NatsStreamConfig
     from .messaging import Outcome as Outcome
     from .messaging import PoisonedKey as PoisonedKey
@@ -137,6 +138,7 @@ __all__ = [
     "MemoryServer",
     "MessageMetadata",
     "MessageTooLarge",
+    "MsgpackCodec",
     "NatsConfig",
     "NatsStreamConfig",
     "NotConnected",
@@ -235,6 +237,7 @@ _HOMES = {
         "Defer",
         "JsonCodec",
         "MessageMetadata",
+        "MsgpackCodec",
         "NatsStreamConfig",
         "Outcome",
         "PoisonedKey",

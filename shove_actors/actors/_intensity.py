@@ -8,6 +8,7 @@ number of children, which is when it should be stopped sooner.)
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 
 from shove_actors._errors import UsageError
@@ -51,7 +52,9 @@ class RestartWindow:
             # Nothing ever compares against an unlimited budget, so nothing is kept either.
             return self
         oldest = now - self.intensity.period_s
-        return replace(self, times=(*(t for t in self.times if t >= oldest), now))
+        # Oldest first, so what is remembered is a tail; a search of all would make a storm within
+        # a large budget quadratic.
+        return replace(self, times=(*self.times[bisect_left(self.times, oldest) :], now))
 
     @property
     def exceeded(self) -> bool:

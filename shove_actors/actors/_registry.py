@@ -18,6 +18,8 @@ class Registry:
 
     def __init__(self) -> None:
         self._refs: dict[str, ActorRef[Any]] = {}
+        # The other way round, so that the end of an actor does not search all names.
+        self._names: dict[ActorRef[Any], set[str]] = {}
 
     def register(self, name: str, ref: ActorRef[Any]) -> None:
         """Give `ref` a name until its slot ends.
@@ -33,10 +35,13 @@ class Registry:
                 "system. Choose another name, or stop that actor first."
             )
         self._refs[name] = ref
+        self._names.setdefault(ref, set()).add(name)
 
     def unregister(self, name: str) -> None:
         """Free a name. Unknown names are ignored."""
-        self._refs.pop(name, None)
+        ref = self._refs.pop(name, None)
+        if ref is not None:
+            self._names[ref].discard(name)
 
     def whereis(self, name: str) -> ActorRef[Any] | None:
         """The ref that has this name, or None."""
@@ -44,5 +49,5 @@ class Registry:
 
     def forget(self, ref: ActorRef[Any]) -> None:
         """Free every name of a slot that has ended."""
-        for name in [name for name, other in self._refs.items() if other is ref]:
+        for name in self._names.pop(ref, ()):
             del self._refs[name]

@@ -74,9 +74,9 @@ class StopMany:
             self._wake = trio.Event()
             while self._ends:
                 incarnation = self._ends.popleft()
-                if incarnation in self._waiting:
-                    self._waiting.remove(incarnation)
-                    self._on_ended(incarnation.slot)
+                # Everybody who runs when the stop begins is asked, and nobody is started after.
+                self._waiting.remove(incarnation)
+                self._on_ended(incarnation.slot)
             self._run_timers()
             if not self._waiting:
                 return

@@ -32,6 +32,7 @@ from shove_actors._errors import (
     UnavailableError,
     UsageError,
 )
+from shove_actors._log import about
 from shove_actors.messaging import (
     ShardLayout,
     Topology,
@@ -89,7 +90,12 @@ async def reshard(stream: Reshardable, topology: Topology, timeout: float) -> Re
     if was == will:
         if layout.under_way is not None:
             await stream.bind(shard_subjects(queue, will))
-            logger.warning("topic %s: open again with its %d shards", queue, will)
+            logger.warning(
+                "topic %s: open again with its %d shards",
+                queue,
+                will,
+                extra=about("reshard_undone", queue=queue, shards=will),
+            )
         return Resharded(was, will, await stream.delete_durables(will))
     try:
         await _drain(stream, queue, was, will, timeout)
@@ -104,7 +110,13 @@ async def reshard(stream: Reshardable, topology: Topology, timeout: float) -> Re
             f"{FINISH_S:g} s: it stays closed. Run it again"
         )
     deleted = await stream.delete_durables(will)
-    logger.warning("topic %s: changed from %d to %d shards", queue, was, will)
+    logger.warning(
+        "topic %s: changed from %d to %d shards",
+        queue,
+        was,
+        will,
+        extra=about("resharded", queue=queue, shards=will, before=was),
+    )
     return Resharded(was, will, deleted)
 
 
@@ -129,7 +141,13 @@ async def _drain(stream: Reshardable, queue: str, was: int, will: int, timeout: 
     left = 0
     with trio.move_on_after(timeout):
         await stream.bind((closed_subject(queue, was, will),))
-        logger.warning("topic %s: closed, to be changed from %d to %d shards", queue, was, will)
+        logger.warning(
+            "topic %s: closed, to be changed from %d to %d shards",
+            queue,
+            was,
+            will,
+            extra=about("reshard_began", queue=queue, shards=will, before=was),
+        )
         await trio.sleep(CLOSED_LEAST_S)
         while True:
             try:
@@ -152,9 +170,15 @@ async def _put_back(stream: Reshardable, queue: str, was: int) -> None:
             await stream.bind(shard_subjects(queue, was))
             return
         except ShoveError as exc:
-            logger.error("topic %s: %s", queue, exc)
+            logger.error(
+                "topic %s: %s",
+                queue,
+                exc,
+                extra=about("reshard_stuck", queue=queue),
+            )
     logger.error(
         "topic %s: the server did not take its old subjects back, so it stays closed to "
         "publishers: run `reshard` again",
         queue,
+        extra=about("reshard_stuck", queue=queue),
     )

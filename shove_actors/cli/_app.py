@@ -64,7 +64,7 @@ def _run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == [WORKER_COMMAND]:
             return _worker(arguments[1:])
-        options = _parser().parse_args(arguments)
+        options = _options(arguments)
         if options.command == _simulate.COMMAND:
             write_lines(sys.stdout, _simulate.run(options))
             return Exit.OK
@@ -78,6 +78,14 @@ def _run(arguments: list[str]) -> int:
         return _say("interrupted", Exit.INTERRUPTED)
     except (ShoveError, OSError, BaseExceptionGroup) as error:
         return _explain(error)
+
+
+def _options(arguments: list[str]) -> argparse.Namespace:
+    try:
+        return _parser().parse_args(arguments)
+    except BrokenPipeError:
+        # `--help | head`; newer versions of argparse pass over it themselves.
+        raise OutputClosed("nobody reads the output any more") from None
 
 
 def _demo(options: argparse.Namespace) -> int:

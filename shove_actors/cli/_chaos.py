@@ -78,6 +78,8 @@ class Worker:
 class Chaos:
     """The consumer processes and their fate. Made by `Chaos.open`."""
 
+    workers = WORKERS
+
     def __init__(
         self,
         nursery: trio.Nursery,
@@ -143,7 +145,7 @@ class Chaos:
             )
             try:
                 async with trio.open_nursery() as starting:
-                    for _ in range(WORKERS):
+                    for _ in range(cls.workers):
                         starting.start_soon(chaos._start_worker)
                 yield chaos
             finally:

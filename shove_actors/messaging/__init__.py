@@ -14,6 +14,7 @@ from ._codec import RAW as RAW
 from ._codec import BytesCodec as BytesCodec
 from ._codec import Codec as Codec
 from ._codec_json import JsonCodec as JsonCodec
+from ._codec_msgpack import MsgpackCodec as MsgpackCodec
 from ._collisions import check_collisions as check_collisions
 from ._death import DeathReason as DeathReason
 from ._death import dead_headers as dead_headers
@@ -172,6 +173,7 @@ __all__ = [
     "JsonCodec",
     "Limits",
     "MessageMetadata",
+    "MsgpackCodec",
     "Nak",
     "NatsStreamConfig",
     "Outcome",

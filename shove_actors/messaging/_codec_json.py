@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
@@ -25,21 +24,12 @@ import msgspec
 
 from shove_actors._errors import DecodeError, EncodeError, UsageError
 
+from ._codec_problem import read_problem, type_name, walk_type, write_problem
+
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 M = TypeVar("M")
-
-# Texts of msgspec that are made of the type's own words and of positions. Others may quote the
-# payload (an unknown enum value, an unknown field) and are replaced.
-_SAFE = re.compile(
-    r"(Expected `[^`]*`(?:, got `\w+`| of length [^`]*)?|Object missing required field `[^`]*`"
-    r"|JSON is malformed: [a-z ,'-]+\(byte \d+\)|Input data was truncated"
-    r"|Invalid UTF-8 encoded string|Number out of range|Integer value out of range)"
-    r"(?: - at `([^`]*)`)?"
-)
-_PLACE = re.compile(r" - at `(\$[^`]*)`$")
-
 
 @final
 class JsonCodec(Generic[M]):
@@ -83,13 +73,6 @@ class JsonCodec(Generic[M]):
         return f"JsonCodec({type_name(self._type)})"
 
 
-def type_name(message_type: object) -> str:
-    """A type's name for messages: `Order`, `dict[str, int]`."""
-    if isinstance(message_type, type) and not hasattr(message_type, "__args__"):
-        return message_type.__name__
-    return str(message_type)
-
-
 # -- msgspec
 
 
@@ -117,7 +100,7 @@ def _msgspec_functions(
             suspect = float_keys or (floats and b"null" in payload)
             bad = suspect and _non_finite(msgspec.to_builtins(message))
         except Exception as exc:
-            problem = _write_problem(exc)
+            problem = write_problem(exc, "JSON")
         else:
             if not bad:
                 return payload
@@ -129,32 +112,10 @@ def _msgspec_functions(
         try:
             return read(payload)
         except Exception as exc:
-            problem = _read_problem(exc)
+            problem = read_problem(exc)
         raise DecodeError(f"payload is not a JSON {name}: {problem}")
 
     return encode, decode
-
-
-def _write_problem(exc: Exception) -> str:
-    if isinstance(exc, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(exc, UnicodeError):
-        return "it holds a lone surrogate"
-    if isinstance(exc, TypeError):
-        return "it holds an object that has no JSON form"
-    return f"{type(exc).__name__} in its encoder"
-
-
-def _read_problem(exc: Exception) -> str:
-    if isinstance(exc, RecursionError):
-        return "it is nested too deeply"
-    if isinstance(exc, msgspec.DecodeError):
-        text = str(exc)
-        if _SAFE.fullmatch(text) is not None:
-            return text
-        place = _PLACE.search(text)
-        return f"a value is not allowed at `{place[1]}`" if place else "a value is not allowed"
-    return f"{type(exc).__name__} while decoding"
 
 
 _LEAVES_WITHOUT_FLOATS = (
@@ -179,37 +140,19 @@ _LEAVES_WITHOUT_FLOATS = (
 def _float_use(info: msgspec.inspect.Type) -> tuple[bool, bool]:
     """Whether a value of the type may hold a float, and whether it may as a mapping's key.
 
-    Walks the whole type, recursive types once. Refuses types that JSON cannot be decoded to.
+    Walks the whole type, recursive types once; `UsageError` if JSON cannot be decoded to it.
     """
     found = False
     as_key = False
-    seen: set[int] = set()
-    waiting: list[object] = [info]
-    while waiting:
-        item = waiting.pop()
-        if id(item) in seen or isinstance(item, _LEAVES_WITHOUT_FLOATS):
+    for item, parts in walk_type(info, "JSON"):
+        if isinstance(item, _LEAVES_WITHOUT_FLOATS):
             continue
-        seen.add(id(item))
-        if isinstance(item, msgspec.inspect.CustomType):
-            raise UsageError(
-                f"{type_name(item.cls)} cannot be decoded from JSON (it is no dataclass, Struct, "
-                "TypedDict, NamedTuple or builtin; pydantic models only stand by themselves): "
-                "use another type, or pass codec="
-            )
-        if isinstance(item, msgspec.inspect.Type):
-            # A type without parts that is not in the list above (float, Any, raw, extension).
-            if isinstance(item, msgspec.inspect.DictType):
-                key = item.key_type
-                kinds = key.types if isinstance(key, msgspec.inspect.UnionType) else (key,)
-                as_key = as_key or any(isinstance(k, msgspec.inspect.FloatType) for k in kinds)
-            parts = [getattr(item, field) for field in item.__struct_fields__]
-            nested = [p for p in parts if isinstance(p, (msgspec.inspect.Type, tuple))]
-            found = found or not nested
-            waiting.extend(nested)
-        elif isinstance(item, msgspec.inspect.Field):
-            waiting.append(item.type)
-        elif isinstance(item, tuple):
-            waiting.extend(item)
+        if isinstance(item, msgspec.inspect.DictType):
+            key = item.key_type
+            kinds = key.types if isinstance(key, msgspec.inspect.UnionType) else (key,)
+            as_key = as_key or any(isinstance(k, msgspec.inspect.FloatType) for k in kinds)
+        # A type without parts that is not in the list above: float, Any, raw, extension.
+        found = found or not parts
     return found, as_key
 
 
@@ -297,7 +240,7 @@ def _pydantic_write_problem(exc: Exception) -> str:
         return "it holds NaN or an infinity, which JSON cannot express"
     if type(exc).__name__ == "PydanticSerializationError":
         return "a field holds a value that is not of the field's type"
-    return _write_problem(exc)
+    return write_problem(exc, "JSON")
 
 
 def _pydantic_read_problem(exc: Exception, model: type[BaseModel]) -> str:
@@ -314,4 +257,4 @@ def _pydantic_read_problem(exc: Exception, model: type[BaseModel]) -> str:
         return f"{first['type']}{where}"
     if isinstance(exc, json.JSONDecodeError):
         return "JSON is malformed"
-    return _read_problem(exc)
+    return read_problem(exc)

@@ -9,7 +9,9 @@ from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast, get_origin,
 from shove_actors._errors import DecodeError, EncodeError, UsageError
 
 from ._codec import RAW, Codec
-from ._codec_json import JsonCodec, type_name
+from ._codec_json import JsonCodec
+from ._codec_msgpack import MsgpackCodec
+from ._codec_problem import type_name
 from ._sharding import shard_of
 from ._topology import Topology
 
@@ -57,7 +59,7 @@ class Topic(Generic[M]):
         # Once per topic instead of once per message: which class to check, which functions to call.
         put(self, "_checked", _checked_class(message_type))
         encode, decode = codec.encode, codec.decode
-        if isinstance(codec, JsonCodec):
+        if isinstance(codec, (JsonCodec, MsgpackCodec)):
             encode, decode = codec.functions
         put(self, "_encode", _without_bool(encode) if message_type in (int, float) else encode)
         put(self, "_decode", decode)
@@ -171,10 +173,10 @@ class SequencedTopic(Topic[M]):
 
 
 def _without_bool(encode: Callable[[M], bytes]) -> Callable[[M], bytes]:
-    # `True` is an int to isinstance, is written as `true`, and never decodes as a number again.
+    # `True` is an int to isinstance, is written as a bool, and never decodes as a number again.
     def encode_number(message: M) -> bytes:
         if isinstance(message, bool):
-            raise EncodeError("a bool is not a number in JSON: use a topic of bool, or int(...)")
+            raise EncodeError("a bool does not decode as a number: use a topic of bool, or int(...)")
         return encode(message)
 
     return encode_number

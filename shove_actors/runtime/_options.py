@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from shove_actors._errors import UsageError
+from shove_actors.backends import margins
 from shove_actors.messaging import Limits
 
 from ._scaling import AutoscalerConfig
@@ -66,6 +67,15 @@ class ConsumerOptions:
     def takes(self) -> int:
         """Messages that one consumer handles at once: the rest of `prefetch` only waits."""
         return self.prefetch if self.concurrent_processing else 1
+
+    def check_shard_lease(self, queue: str) -> None:
+        """Raises `UsageError` for a lease too short to keep two handlers of a shard apart."""
+        least = margins.LEAST_SEQUENCED_ACK_WAIT_S
+        if self.ack_wait < least:
+            raise UsageError(
+                f"ack_wait={self.ack_wait} for the sequenced topic {queue!r}: at least {least:g} s, "
+                "or a handler that has lost its lease has no time to end before the next one begins"
+            )
 
     @property
     def limits(self) -> Limits:

@@ -57,6 +57,8 @@ UNLIMITED = -1
 class Registration:
     """Everything about `group.register(topic, handler, ...)`. Satisfies `_job.Job`."""
 
+    _reads_shards = True
+
     def __init__(
         self,
         topic: Topic[Any],
@@ -82,6 +84,8 @@ class Registration:
         self.handler: Resolved = self._resolved(self._first)
         self._unused = factory is not None
         self.lane_topology = topic.topology
+        if topic.topology.sequenced and self._reads_shards:
+            options.check_shard_lease(topic.queue)
         self.counts_hops = True
         self.limits = options.limits
         self.clock = HandlerClock(options.handler_timeout)
@@ -313,6 +317,8 @@ class DeadRegistration(Registration):
     Of a FAIL_ALL topic, what the handler acknowledges is deleted: what is left in its dead-letter
     queue is what a replay of its keys would handle (`_replay.py`).
     """
+
+    _reads_shards = False
 
     def __init__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, Final
 
 from shove_actors._errors import PublishRefused, UsageError
@@ -27,9 +28,11 @@ TRIES: Final = 5
 
 async def poisoned(backend: Backend, topic: Topic[Any]) -> tuple[PoisonedKey, ...]:
     """See `Broker.poisoned`."""
-    _checked(topic, "poisoned")
+    ordered = _checked(topic, "poisoned")
     await backend.last_sequence(topic.queue)  # `TopicNotDeclared` if there is no such thing
-    return await PoisonBook(backend, topic.queue).all()
+    found = await PoisonBook(backend, topic.queue).all()
+    # Where it is now: the number of shards may have changed since it was poisoned.
+    return tuple(replace(each, shard=ordered.shard_of(each.key)) for each in found)
 
 
 async def release(publisher: PublishService, topic: Topic[Any], key: str, *, replay: bool) -> bool:

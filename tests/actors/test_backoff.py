@@ -161,14 +161,71 @@ def test_delay_is_within_its_bounds(
     "options",
     [
         {"initial_s": 0, "max_s": 1},
+        {"initial_s": -1, "max_s": 1},
+        {"initial_s": float("nan"), "max_s": 1},
+        {"initial_s": float("inf"), "max_s": float("inf")},
         {"initial_s": 2, "max_s": 1},
         {"initial_s": 1, "max_s": float("inf")},
         {"initial_s": 1, "max_s": float("nan")},
         {"initial_s": 1, "max_s": 2, "jitter": 1.5},
         {"initial_s": 1, "max_s": 2, "jitter": -0.1},
+        {"initial_s": 1, "max_s": 2, "jitter": float("nan")},
         {"initial_s": 1, "max_s": 2, "reset_after_s": -1},
+        {"initial_s": 1, "max_s": 2, "reset_after_s": float("nan")},
     ],
 )
 def test_refused(options: dict[str, float]) -> None:
     with pytest.raises(UsageError):
         Backoff(**options)
+
+
+def test_the_limits_themselves_are_allowed() -> None:
+    backoff = Backoff(initial_s=0.5, max_s=0.5, jitter=1, reset_after_s=0)
+    assert backoff.quiet_s == 0
+    assert backoff.delay_s(1, 0.9) == 0.5
+    assert Backoff(initial_s=0.001, max_s=0.001, jitter=0).jitter == 0
+
+
+def test_defaults() -> None:
+    backoff = Backoff(initial_s=2, max_s=8)
+    assert (backoff.jitter, backoff.reset_after_s) == (0, None)
+    assert backoff.quiet_s == 5
+
+
+def test_delay_by_hand() -> None:
+    backoff = Backoff(initial_s=3, max_s=100, jitter=0.5)
+    assert [backoff.delay_s(n, 0.0) for n in range(1, 8)] == [3, 6, 12, 24, 48, 96, 100]
+    assert backoff.delay_s(1, 0.5) == 3.75
+    assert backoff.delay_s(2, 0.5) == 7.5
+    # The cap comes after the jitter.
+    assert backoff.delay_s(6, 0.5) == 100
+
+
+def test_a_child_may_fail_for_weeks() -> None:
+    """2.0 ** 1024 would raise, and a tiny pause must still reach a huge cap by then."""
+    backoff = Backoff(initial_s=5e-324, max_s=1.0)
+    assert backoff.delay_s(10**9, 0.0) == 2.0**1000 * 5e-324
+    assert backoff.delay_s(1001, 0.0) == 2.0**1000 * 5e-324
+    assert backoff.delay_s(1000, 0.0) == 2.0**999 * 5e-324
+
+
+@pytest.mark.parametrize(("lived_s", "second_pause"), [(4.999, 4.0), (5.0, 2.0)])
+async def test_who_lived_exactly_long_enough_starts_over(
+    autojump_clock: trio.testing.MockClock, lived_s: float, second_pause: float
+) -> None:
+    trace = Trace()
+
+    async def start(ctx: Context[object]) -> None:
+        ctx.started()
+        if ctx.incarnation <= 2:
+            await trio.sleep(lived_s if ctx.incarnation == 2 else 0)
+            raise ValueError
+        await ctx.stop_requested.wait()
+
+    async with open_actor_system(
+        children=[ChildSpec(id="A", start=start, backoff=Backoff(initial_s=2, max_s=8))],
+        intensity=UNLIMITED,
+        listener=trace.listen,
+    ):
+        await trio.sleep(50)
+    assert [e.delay_s for e in trace.of(BackingOff)] == [2, second_pause]

@@ -27,6 +27,7 @@ from shove_actors.actors import (
     StartRejected,
     Stopped,
     open_actor_system,
+    supervisor,
 )
 from shove_actors.actors._plan_types import Remove
 
@@ -308,3 +309,37 @@ async def test_a_starter_that_leaves_late_takes_nobody_elses_child_away(
             await trio.testing.wait_all_tasks_blocked()
             assert await ref.ask("still there?") == "still there?"
         assert system.report.clean
+
+
+async def test_a_supervisor_that_is_still_starting_is_cancelled_with_its_pool(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """Its first child is up and takes its time to stop; the second never gets up."""
+    trace = Trace()
+
+    async def endless(ctx: Context[object]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            trace.add("end", "B")
+
+    pool = DynamicSupervisor()
+    group = supervisor(
+        id="g",
+        children=[worker(trace, "A", stop_s=12, overrun_s=5), ChildSpec(id="B", start=endless)],
+    )
+    async with open_actor_system(children=[pool.spec(id="p")], listener=trace.listen) as system:
+        async with trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                with pytest.raises(ActorGone):
+                    await pool.start_child(group)
+
+            nursery.start_soon(start)
+            await trio.sleep(1)
+            system.stop()
+    # A supervisor is never overdue: its children have graces of their own (A's is 5 s).
+    assert trace.at("end") == {"B": 1, "A": 6}
+    assert [e.path for e in trace.of(GraceExpired)] == ["p/g/A"]
+    assert trace.of(Overrun) == []
+    assert system.report.killed == ("p/g/A",)

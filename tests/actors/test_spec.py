@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
+from shove_actors import actors
 from shove_actors._errors import UsageError
 from shove_actors.actors import (
     AutoShutdown,
@@ -15,6 +17,9 @@ from shove_actors.actors import (
     Intensity,
     Restart,
     Shutdown,
+    _intensity,
+    _plan,
+    _plan_types,
     supervisor,
 )
 
@@ -93,8 +98,35 @@ def test_negative_graces(grace: float) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"max_restarts": -1}, {"period_s": 0}, {"period_s": float("inf")}, {"period_s": float("nan")}],
+    [
+        {"max_restarts": -1},
+        {"period_s": 0},
+        {"period_s": -1},
+        {"period_s": float("inf")},
+        {"period_s": float("nan")},
+    ],
 )
 def test_intensity_refused(options: dict[str, Any]) -> None:
     with pytest.raises(UsageError):
         Intensity(**options)
+
+
+def test_intensity_defaults_and_limits() -> None:
+    assert (Intensity().max_restarts, Intensity().period_s) == (1, 5)
+    assert Intensity(max_restarts=0, period_s=0.001).max_restarts == 0
+
+
+_VALUES = [
+    value
+    for module in (actors, _intensity, _plan, _plan_types)
+    for value in vars(module).values()
+    if isinstance(value, type) and dataclasses.is_dataclass(value)
+]
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(_VALUES), ids=lambda kind: kind.__name__)
+def test_values_are_frozen_and_named(kind: type) -> None:
+    """They are handed to other tasks, and grow fields in the middle."""
+    assert kind.__dataclass_params__.frozen
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    assert kind is Shutdown or all(field.kw_only for field in fields)

@@ -154,7 +154,7 @@ async def test_hard_stop_ends_even_an_infinite_grace(
         assert system.report.killed == ("leaf",)
 
 
-async def test_check42_interrupted_work_is_not_an_attempt(
+async def test_interrupted_work_is_given_back_uncounted(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """A handler cut off by the stop gives its work back in a shielded cleanup, uncounted."""

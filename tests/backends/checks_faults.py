@@ -6,6 +6,8 @@ keeps them: over a restart it knows them in whole seconds.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 import trio
 
 from shove_actors._errors import PublishUnknown
@@ -31,10 +33,18 @@ async def _back(world: World, process: Process) -> None:
         await process.backend.wait_connected()
 
 
-async def _backlog(process: Process, pending: int, ack_pending: int) -> None:
+async def _until(predicate: Callable[[], Awaitable[bool]]) -> None:
+    """As `eventually`, for what has to be asked for."""
     with trio.fail_after(SOON_S):
-        while await process.backlog() != (pending, ack_pending):
+        while not await predicate():  # noqa: ASYNC110 - nobody tells
             await trio.sleep(0.02)
+
+
+async def _backlog(process: Process, pending: int, ack_pending: int) -> None:
+    async def reached() -> bool:
+        return await process.backlog() == (pending, ack_pending)
+
+    await _until(reached)
 
 
 async def check_fault_a_settle_while_cut_off_is_dropped(world: World) -> None:
@@ -80,10 +90,11 @@ async def check_fault_a_publish_whose_answer_is_lost(world: World) -> None:
             async def publish() -> None:
                 results.append(await one.publish(headers={MSG_ID: "id"}))
 
+            async def stored() -> bool:
+                return await other.backend.last_sequence(world.queue) == 1
+
             nursery.start_soon(publish)
-            with trio.fail_after(SOON_S):
-                while await other.backend.last_sequence(world.queue) != 1:
-                    await trio.sleep(0.02)
+            await _until(stored)
             await _away(world, one)
             await world.disturb.unstall(one.backend)
         assert isinstance(results[0], PublishUnknown)
@@ -161,8 +172,11 @@ async def check_fault_a_settle_that_nobody_reads_is_void_with_its_lease(world: W
         await world.disturb.stall(one.backend, "up")
         mine.ack(held)
         again = await receive(theirs)
-        assert (again.sequence, again.num_delivered) == (1, 2)
-        assert any(event.kind == "disconnected" for event in one.events)
+        # Not necessarily for the second time: a real lane has asked ahead, so that the server may
+        # have given it to the stalled process again.
+        assert again.sequence == 1
+        assert again.num_delivered >= 2
+        await eventually(lambda: any(event.kind == "disconnected" for event in one.events))
         await world.disturb.unstall(one.backend)
         with trio.fail_after(SOON_S):
             await one.backend.wait_connected()
@@ -216,6 +230,7 @@ async def _delay_over_a_restart(world: World, *, killed: bool, pause_s: float) -
         await trio.sleep(ON_DISK_S)
         start = trio.current_time()
         lane.nak(held, LEASE_S / 2)
+        await one.backlog()  # answered behind the nak, on the same connection
         await trio.sleep(pause_s)
         await world.disturb.restart(killed=killed)
         again = await receive(lane, within=LEASE_S * 4)

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 
-from . import checks_faults, checks_lanes, checks_publishing, checks_topology
+from . import checks_faults, checks_lanes, checks_marks, checks_publishing, checks_topology
 from .world import Check
 from .world import World as World
 
@@ -31,7 +31,7 @@ def _checks_in(*modules: ModuleType) -> list[Check]:
     ]
 
 
-CHECKS: list[Check] = _checks_in(checks_publishing, checks_lanes, checks_topology)
+CHECKS: list[Check] = _checks_in(checks_publishing, checks_lanes, checks_topology, checks_marks)
 FAULT_CHECKS: list[Check] = _checks_in(checks_faults)
 
 
@@ -42,7 +42,7 @@ def check_id(check: Check) -> str:
 async def exercise_backend(
     world: Callable[[], AbstractAsyncContextManager[World]], *, faults: bool = True
 ) -> list[str]:
-    """Every check in a world of its own; the names of what was checked. Raises the first failure."""
+    """Every check in a world of its own. Raises the first failure; returns what was checked."""
     done = []
     for check in [*CHECKS, *(FAULT_CHECKS if faults else [])]:
         async with world() as fresh:

@@ -47,6 +47,8 @@ def explain(events: list[tuple[str, Event]]) -> Counter[str]:
 
 def _cause(before: _Call, again: _Call, blows: list[_Blow]) -> str:
     fitting = [
+        blow for blow in blows if blow.begun <= again.begun and blow.ended >= before.begun
+    ] or [  # over before, and still to be felt
         blow for blow in blows if blow.begun <= again.begun and blow.ended + ECHO_NS >= before.begun
     ]
     for blow in fitting:

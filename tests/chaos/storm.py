@@ -25,7 +25,7 @@ KINDS: Final[tuple[Kind, ...]] = ("kill server", "kill worker", "stop server", "
 SPAN_S: Final = 4.5
 #: A stop is shorter than the lease (nobody may notice) or longer (somebody else takes over).
 SHORT_S: Final = (0.05, 0.8)
-LONG_S: Final = (1.05, 1.6)
+LONG_S: Final = (1.1, 2.0)
 RESTARTS: Final = 20
 
 
@@ -60,7 +60,12 @@ def plan(seed: int, lease_s: float) -> list[Blow]:
 
 
 class Storm(Chaos):
-    """Consumer processes under a plan of blows. `finished` once the last of them is over."""
+    """Consumer processes under a plan of blows. `finished` once the last of them is over.
+
+    Three, so that two are left to take over from one another while a killed one starts again.
+    """
+
+    workers = 3
 
     async def rage(self, blows: list[Blow]) -> None:
         lock = trio.Lock()

@@ -8,10 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from shove_actors import EmbeddedServerError
+from shove_actors import EmbeddedServerError, actors
 from shove_actors.__main__ import main
 from shove_actors.cli import _tree
 from shove_actors.cli._flights import flights_topic
+from shove_actors.cli._render import tree_lines
 from shove_actors.cli._run import DemoFailed
 from shove_actors.cli._tree import HANDLED
 
@@ -96,3 +97,23 @@ async def test_flights_that_are_not_handled_are_an_error(
     with pytest.raises(DemoFailed, match=r"only 0 flights were handled: no more for 60 s"):
         await work.until_handled(1)
     assert trio.current_time() == 60
+
+
+async def test_a_crash_is_in_the_picture(autojump_clock: trio.testing.MockClock) -> None:
+    async def fragile(ctx: actors.Context[str]) -> None:
+        ctx.started()
+        async for message in ctx:
+            raise ValueError(message)
+
+    spec = actors.ChildSpec(
+        id="fragile", start=fragile, backoff=actors.Backoff(initial_s=60, max_s=60)
+    )
+    async with actors.open_actor_system(children=[spec]) as system:
+        ref = system.ref("fragile")
+        await ref.tell("a secret")
+        await trio.testing.wait_all_tasks_blocked()
+        await ref.tell("and another")
+        assert tree_lines(system.snapshot()) == [
+            "system  running",
+            "└─ fragile  backoff  last crashed with ValueError  mailbox 1/64",
+        ]

@@ -50,7 +50,7 @@ def test_it_prints_what_the_page_says(snippet: Snippet) -> None:
         [sys.executable, "-W", "error", "-c", snippet.code],
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""

@@ -23,7 +23,7 @@ def run(name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=50,
+        timeout=120,
     )
 
 

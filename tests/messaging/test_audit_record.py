@@ -69,9 +69,7 @@ def test_every_copy_of_a_message_has_its_trace_id(message_id: str | None, minima
     assert trace_id_of("q", back, "q", 9) == trace
     assert trace_id_of("q", dead, "q-dlq", 2) == trace
     if not minimal:
-        again = replay_headers(
-            dead, msg_id=replay_id(name, "2.2"), message_id=name, origin="2.2"
-        )
+        again = replay_headers(dead, msg_id=replay_id(name, "2.2"), message_id=name, origin="2.2")
         assert trace_id_of("q", again, "q", 11) == trace
     assert uuid.UUID(trace).version == 5
 

@@ -534,6 +534,38 @@ async def test_the_record_comes_before_the_settle_and_the_lane_is_closed_meanwhi
     assert seen.entries == [f"{'audit' if i % 2 else 'handle'} {n}" for i, n in enumerate(order)]
 
 
+async def test_a_key_is_not_poisoned_before_its_failure_is_audited(
+    world: World, clock: Clock
+) -> None:
+    """FAIL_ALL: a rejection whose record is missing is no end of the key yet."""
+    topology = (
+        TopologyBuilder(world.fresh())
+        .sequenced(SequenceFailure.FAIL_ALL)
+        .routing_shards(1)
+        .hold_queue(0.1)
+        .dlq()
+        .build()
+    )
+    topic = SequencedTopic(Order, key=lambda o: o.key, topology=topology)
+    script = Script(outcomes={"a": [Outcome.REJECT] * 3})
+    known: Journal[int] = Journal()
+    async with world.broker(topic) as broker:
+
+        async def sink(record: AuditRecord[Order]) -> None:
+            known.add(len(await broker.poisoned(topic)))
+            if len(known) < 3:
+                raise RuntimeError("down")
+
+        await broker.publisher().publish_batch(topic, [Order("a", "k"), Order("b", "k")])
+        async with consuming(broker, topic, audited(script, sink), max_retries=0):
+            await world.until_kept(broker, topic.topology.dlq, 2)
+        [poisoned] = await broker.poisoned(topic)
+    assert poisoned.key == "k"
+    assert known.entries == [0, 0, 0]
+    assert script.attempts("a") == [0, 0, 0]
+    assert script.attempts("b") == []
+
+
 # ------------------------------------------------------------------ kinds of handlers and sinks
 
 

@@ -533,6 +533,48 @@ async def test_reading_is_rare_within_a_tenure_and_memory_is_bounded(
             assert gate.reads == 14
 
 
+async def test_a_key_in_another_lane_is_looked_up_every_time(world: World, clock: Clock) -> None:
+    """A foreign producer's mistake: who holds messages of the key's own lane may poison it."""
+    topic = ledger(world, shards=2)
+    wrong = topic.topology.shard_subject(1 - topic.shard_of("k"))
+    script = Script()
+    async with world.broker(topic) as broker:
+        for name in ("1", "2", "3"):
+            await raw_publish(
+                broker, wrong, msgspec.json.encode(Order(name, "k")), {"Shove-Key": "k"}
+            )
+        async with consuming(broker, topic, script) as run:
+            await script.journal.until(3)
+            assert gate_of(run).reads == 3
+
+
+async def test_a_redelivery_is_not_what_a_key_is_known_by(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It was in other hands before. Whatever they decided may be on its way still."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    started, script = trio.Event(), Script()
+
+    async def hang(order: Order) -> Outcome:
+        started.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with memory_world.broker(topic) as broker:
+        await broker.publisher().publish_batch(topic, orders("1", "2", "3"))
+        with trio.move_on_after(60):
+            async with open_broker(MemoryConfig(server=memory, name="A")) as one:
+                async with consuming(one, topic, hang, ack_wait=10.0):
+                    await started.wait()
+                    memory.faults.crash("A")
+                    await trio.sleep(1)
+                    async with consuming(broker, topic, script, ack_wait=10.0) as run:
+                        await script.journal.until(3)
+                        assert gate_of(run).reads == 2
+    assert [name for name, _ in script.journal.entries] == ["1", "2", "3"]
+
+
 # ---------------------------------------------------------------------------- operators
 
 

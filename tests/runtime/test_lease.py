@@ -6,7 +6,16 @@ import pytest
 import trio
 import trio.testing
 
-from shove_actors import MemoryConfig, MessageMetadata, Outcome, open_broker
+from shove_actors import (
+    MemoryConfig,
+    MessageMetadata,
+    Outcome,
+    SequencedTopic,
+    SequenceFailure,
+    TopologyBuilder,
+    UsageError,
+    open_broker,
+)
 
 from .fixtures import Clock
 from .world import SOON_S, Journal, Order, Script, World, consuming
@@ -273,3 +282,19 @@ async def test_shorter_lease_of_a_new_lane_is_heeded_at_once(
                 await memory_world.until_kept(broker, quick.queue, 1)
                 await memory_world.until_kept(broker, quick.queue, 0)
     assert runs.entries == [1]
+
+
+async def test_lease_of_a_shard_has_a_least_length(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Shorter, and there is no time to unwind in; plain topics and dead letters may."""
+    builder = TopologyBuilder(memory_world.fresh()).sequenced(SequenceFailure.SKIP)
+    topology = builder.routing_shards(1).hold_queue(1).dlq().build()
+    ordered = SequencedTopic(Order, key=lambda order: order.key, topology=topology)
+    async with memory_world.broker(ordered) as broker:
+        group = broker.consumer_group()
+        with pytest.raises(UsageError, match="ack_wait=0.9 for the sequenced topic"):
+            group.register(ordered, Script(), ack_wait=0.9)
+        group.register(ordered, Script(), ack_wait=1.0)
+        group.register_dlq(ordered, Script(), ack_wait=0.5)
+        group.register(memory_world.topic(), Script(), ack_wait=0.5)

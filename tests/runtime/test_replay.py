@@ -519,6 +519,70 @@ async def test_a_lost_lease_ends_the_letters_handler_before_another_begins(
     ]
 
 
+async def test_an_attempt_that_the_lost_lease_ended_is_not_counted(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """Its handler turns the cancellation into an error; the connection is there all the time."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    script = Script()
+
+    async def stubborn(order: Order) -> Outcome:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("not now")
+
+    async with (
+        open_broker(MemoryConfig(server=memory, name="first")) as one,
+        memory_world.broker(topic) as two,
+    ):
+        await poison(memory_world, two, topic, "1")
+        assert await two.release(topic, "k", replay=True)
+        memory.faults.sometimes(drop_renewal=1.0)
+        async with consuming(one, topic, stubborn, ack_wait=12, handler_timeout=None) as run:
+            await trio.sleep(10)
+            assert run.group.statistics()[topic.queue]["lost"] == 1
+            run.group.stop()
+        memory.faults.sometimes()
+        async with consuming(two, topic, script, ack_wait=12):
+            await until_released(two, topic)
+    assert script.journal.entries == [("1", 0)]
+
+
+async def test_each_release_has_a_budget_of_its_own(world: World, clock: Clock) -> None:
+    """Also where the request is delivered again, so that notes are read: not those of before."""
+    topic = ledger(world, hold=0.05)
+    first = Script(outcomes={"1": [Outcome.RETRY] * 2})
+    started, last = trio.Event(), Script(outcomes={"1": [Outcome.RETRY]})
+
+    async def hang(order: Order) -> Outcome:
+        started.set()
+        await trio.sleep_forever()
+        raise AssertionError
+
+    async with world.broker(topic) as broker:
+        await poison(world, broker, topic, "1", "2")
+        assert await broker.release(topic, "k", replay=True)
+        async with consuming(broker, topic, first, max_retries=1):
+            await first.journal.until(2)
+            await settled(world, broker, topic)
+        (found,) = await broker.poisoned(topic)
+        assert found.reason == "max_retries_exceeded"
+        assert await broker.release(topic, "k", replay=True)
+        group = broker.consumer_group()
+        group.register(topic, hang)
+        async with running(group) as run:
+            await started.wait()
+            group.hard_stop()
+            await run.end()
+        async with consuming(broker, topic, last, max_retries=1):
+            await last.journal.until(3)
+            await until_released(broker, topic)
+    assert first.journal.entries == [("1", 0), ("1", 1)]
+    assert last.journal.entries == [("1", 0), ("1", 1), ("2", 0)]
+
+
 async def test_a_letter_that_cannot_be_deleted_holds_the_lane(
     memory_world: World,
     autojump_clock: trio.testing.MockClock,
