@@ -192,15 +192,19 @@ class TrioWorld:
 
     def late(self) -> list[str]:
         assert self.system is not None
-        return [str(late.error) for late in self.system.report.errors]
+        # A pool that gives up while all is being stopped is a late error itself.
+        errors = self.system.report.errors
+        return [str(late.error) for late in errors if late.path != POOL]
 
     def killed(self) -> list[str]:
         assert self.system is not None
         return [path.rpartition("/")[2] for path in self.system.report.killed]
 
     @staticmethod
-    def result_of(step: Step[object]) -> list[str]:
+    def result_of(step: Step[object]) -> list[str] | None:
         """What `start_child` has come to, as in `PlanWorld.adds`."""
+        if not step.done:
+            return None
         return ["ok"] if step.error is None else chain(step.error)
 
     # ---------------------------------------------------------------------------- private

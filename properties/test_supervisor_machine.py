@@ -284,33 +284,40 @@ class PlanAndTrio(SupervisorMachine):
         plan, real = self.plan, self.real
         assert real is not None
         living = {child.id: child.stage for child in plan.children.values() if child.alive}
-        assert {id_: puppet.stage for id_, puppet in real.alive.items()} == living
-        assert sorted(real.facts) == sorted(plan.facts)
-        assert real.trio.now == plan.now
-        assert real.trio.next_deadline() == plan.next_deadline()
-        assert real.entered is plan.ready
-        assert real.outcome == plan.outcome
+        _same("who runs", living, {id_: puppet.stage for id_, puppet in real.alive.items()})
+        _same("what happened", sorted(plan.facts), sorted(real.facts))
+        _same("time", plan.now, real.trio.now)
+        self.deadlines_agree(plan.next_deadline(), real.trio.next_deadline())
+        _same("ready", plan.ready, real.entered)
+        _same("outcome", plan.outcome, real.outcome)
         if real.system is not None:
-            assert sorted(real.late()) == sorted(plan.late)
-            assert sorted(real.killed()) == sorted(plan.killed)
+            _same("late errors", sorted(plan.late), sorted(real.late()))
+            _same("killed", sorted(plan.killed), sorted(real.killed()))
             if not plan.ended:
                 slots = {child.id: (child.state, child.number) for child in plan.children.values()}
-                assert real.states() == slots
+                _same("slots", slots, real.states())
             elif not plan.dynamic:
                 assert all(state is State.ENDED for state, _ in real.states().values())
         self.requests_agree(plan, real)
 
+    def deadlines_agree(self, plan: float | None, trio: float | None) -> None:
+        if self.plan.dynamic and self.plan.stopping:
+            # A pool that stops leaves the timers of those who have ended: it only looks once more.
+            assert plan is None or (trio is not None and trio <= plan)
+            return
+        _same("next deadline", plan, trio)
+
     def requests_agree(self, plan: PlanWorld, real: TrioWorld) -> None:
         for id_, step in real.adds.items():
-            wanted = plan.adds[id_]
-            assert step.done is (wanted is not None), id_
-            if wanted is not None:
-                assert real.result_of(step) == wanted
+            _same(f"start_child {id_}", plan.adds[id_], real.result_of(step))
         for ticket, removal in real.removes.items():
-            exit_ = plan.removes[ticket][1]
-            assert removal.done is (exit_ is not None), plan.removes[ticket][0].id
-            if exit_ is not None:
-                assert type(removal.result()).__name__ == exit_
+            child, exit_ = plan.removes[ticket]
+            came = type(removal.result()).__name__ if removal.done else None
+            _same(f"stop_child {child.id}", exit_, came)
+
+
+def _same(what: str, plan: object, trio: object) -> None:
+    assert plan == trio, f"{what}: the plan has {plan}, Trio has {trio}"
 
 
 TestPlanAlone = PlanAlone.TestCase

@@ -6,7 +6,7 @@ sequenced topic, nothing to do. Measured are
     tasks       Trio tasks that the group adds, and per shard
     subs        the connection's subscriptions on the server
     memory      resident memory that the group adds, per shard (KiB), and the server's
-    open        seconds from `group.serve` until every consumer is ready; durables are made on the way
+    open        seconds from `group.serve` until every consumer is ready; the durables are made
     again       the same with the durables there
     close       seconds from `stop` until the group has ended
     idle CPU    of one core, over `IDLE_S` seconds, of this process and of the server

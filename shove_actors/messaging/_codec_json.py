@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 M = TypeVar("M")
 
+
 @final
 class JsonCodec(Generic[M]):
     """JSON for dataclasses, msgspec Structs, TypedDicts, NamedTuples, builtins and pydantic models.

@@ -103,6 +103,28 @@ class MessageMetadata:
         return 1 + hops + redeliveries(self._stored.num_delivered, self._returned)
 
     @property
+    def defer_count(self) -> int:
+        """Deferrals so far that waited in a hold queue; repeats for the audit's sake count too.
+
+        A handler that must not defer for ever looks at it, or at `published_at`. On a topic without
+        hold queues a deferral leaves no trace but `num_delivered`, and this is 0.
+        """
+        return self._counter(DEFER_COUNT)
+
+    @property
+    def published_at(self) -> datetime | None:
+        """When the message was first stored, whatever hops it has made: aware, UTC, by the server.
+
+        None only if a foreign producer wrote what is no time.
+        """
+        raw = self._stored.raw_headers
+        if raw is not None and has_shove_headers(raw):
+            text = self._stored.headers.get(PUBLISHED_AT)
+            if text is not None:
+                return from_rfc3339(text)
+        return self.timestamp
+
+    @property
     def redelivered(self) -> bool:
         """Whether a handler may have seen this message before (SW-65)."""
         return self.attempt > 1

@@ -176,7 +176,9 @@ def _without_bool(encode: Callable[[M], bytes]) -> Callable[[M], bytes]:
     # `True` is an int to isinstance, is written as a bool, and never decodes as a number again.
     def encode_number(message: M) -> bytes:
         if isinstance(message, bool):
-            raise EncodeError("a bool does not decode as a number: use a topic of bool, or int(...)")
+            raise EncodeError(
+                "a bool does not decode as a number: use a topic of bool, or int(...)"
+            )
         return encode(message)
 
     return encode_number

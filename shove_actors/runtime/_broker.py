@@ -33,7 +33,14 @@ from shove_actors.actors import (
     open_actor_system,
 )
 from shove_actors.backends import Backend, BackendConfig, BackendEvent, Resharded
-from shove_actors.messaging import HoldQueue, PoisonedKey, SequencedTopic, Topic, Topology, check_collisions
+from shove_actors.messaging import (
+    HoldQueue,
+    PoisonedKey,
+    SequencedTopic,
+    Topic,
+    Topology,
+    check_collisions,
+)
 
 from ._group import ConsumerGroup, ConsumerSupervisor
 from ._hold_mover import HoldMover

@@ -411,14 +411,16 @@ class ConsumerGroup:
         return self._report.outcome()
 
     def statistics(self) -> dict[str, dict[str, int]]:
-        """Counters per registration: outcomes, `lost` leases, `consumers` now, times `scaled`."""
+        """Counters per registration: outcomes, and `lost` leases."""
         return {
-            r.name: {
-                **(r.settler.counts if hasattr(r, "settler") else {}),
-                "lost": r.lost,
-                "consumers": r.running,
-                "scaled": self._scaled.get(r.name, 0),
-            }
+            r.name: {**(r.settler.counts if hasattr(r, "settler") else {}), "lost": r.lost}
+            for r in self._registrations
+        }
+
+    def scale(self) -> dict[str, dict[str, int]]:
+        """Per registration: `consumers` that run now, `changes` that the autoscaler has made."""
+        return {
+            r.name: {"consumers": r.running, "changes": self._scaled.get(r.name, 0)}
             for r in self._registrations
         }
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 from weakref import WeakKeyDictionary
 
@@ -27,7 +27,16 @@ from ._observer import PublishObserver, TopicObserver
 from ._telemetry import Telemetry
 
 SCOPE: Final = "shove_actors"
-VERSION: Final = version("shove-actors")
+
+
+def _version() -> str:
+    try:
+        return version("shove-actors")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return ""
+
+
+VERSION: Final = _version()
 
 
 class Cell:

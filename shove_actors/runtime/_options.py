@@ -74,7 +74,7 @@ class ConsumerOptions:
         if self.ack_wait < least:
             raise UsageError(
                 f"ack_wait={self.ack_wait} for the sequenced topic {queue!r}: at least {least:g} s, "
-                "or a handler that has lost its lease has no time to end before the next one begins"
+                "or a handler that lost its lease has no time to end before the next one begins"
             )
 
     @property

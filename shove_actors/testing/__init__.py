@@ -47,11 +47,11 @@ from ._rules import HistoryRules as HistoryRules
 from ._rules import HistoryViolation as HistoryViolation
 from ._rules import Violation as Violation
 from ._server_watch import ServerWatch as ServerWatch
-from ._simulation import TOTALS as TOTALS
 from ._simulation import Simulation as Simulation
-from ._simulation import Totals as Totals
 from ._step import Step as Step
 from ._stepper import Stepper as Stepper
+from ._totals import TOTALS as TOTALS
+from ._totals import Totals as Totals
 
 if TYPE_CHECKING:
     from ._machine import MessagingMachine as MessagingMachine

@@ -65,7 +65,7 @@ class At:
             raise UsageError(f"at({self.moment!r}, ...): seconds, finite and 0 or more")
 
     def __repr__(self) -> str:
-        return f"at({self.moment:g}, {self.fault!r})"
+        return f"at({self.moment!r}, {self.fault!r})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -360,7 +360,8 @@ class FaultPlan:
     def _draw_moment(self, drawn: Drawn) -> None:
         server = self._installed()
         gap = drawn.gap()
-        moment = server.now() - self._start + gap
+        # Rounded, so that it is printed as it is.
+        moment = round(server.now() - self._start + gap, 6)
         if moment < drawn.for_s:
             server.call_at(self._start + moment, partial(self._drawn_moment, drawn, moment))
 

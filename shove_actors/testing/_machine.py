@@ -19,6 +19,7 @@ Single deliveries are the runtime's business, and a step has hundreds of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from shove_actors._errors import UsageError
@@ -56,7 +57,7 @@ class MessagingMachine(RuleBasedStateMachine):
     """
 
     topic: ClassVar[Topic[Any]]
-    handler: ClassVar[object] = None
+    handler: ClassVar[Callable[..., Any] | None] = None
     options: ClassVar[dict[str, Any]] = {}
     batch: ClassVar[int] = 400
     most_processes: ClassVar[int] = 3

@@ -19,90 +19,32 @@ so its loggers are turned off while a simulation is open.
 from __future__ import annotations
 
 import logging
-import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import Any, Generic, TypeVar
 
-import trio
-
-from shove_actors._errors import BatchError, ConnectionError, UnavailableError, UsageError
-from shove_actors.backends.memory import MemoryConfig, MemoryServer
-from shove_actors.messaging import Outcome, SequencedTopic, SequenceFailure, Topic
-from shove_actors.runtime import Broker, ConsumerGroup, SupervisorOutcome, open_broker
+from shove_actors._errors import BatchError, UnavailableError, UsageError
+from shove_actors.backends.memory import MemoryServer
+from shove_actors.messaging import SequencedTopic, SequenceFailure, Topic
 
 from ._checker import Checker
 from ._fault_kinds import Crash, Fault
 from ._faults import FaultPlan
 from ._history import Event, History
 from ._moves import Move
-from ._recorder import Recorder, recording, take_inventory
+from ._recorder import Recorder, take_inventory
 from ._rules import HistoryRules, HistoryViolation
 from ._server_watch import ServerWatch
+from ._simulated_process import Process, Script
 from ._step import Step
 from ._stepper import Stepper
+from ._totals import TOTALS
 
 M = TypeVar("M")
 
 PUBLISHER = "publisher"
 #: How long everything may take to be settled once nothing is made to go wrong any more.
 PATIENCE_S = 3600.0
-_SHORT_S = 1.0
-_LINGER_S = 0.2
-_ANSWERS: dict[str, Outcome] = {
-    "ack": Outcome.ACK,
-    "retry": Outcome.RETRY,
-    "reject": Outcome.REJECT,
-    "defer": Outcome.DEFER,
-}
-
-
-@dataclass(kw_only=True)
-class Totals:
-    """What simulations of this Python process have done so far."""
-
-    simulations: int = 0
-    deliveries: int = 0
-    published: int = 0
-    faults: int = 0
-    crashes: int = 0
-    processes: int = 0
-    virtual_s: float = 0.0
-    real_s: float = 0.0
-    cpu_s: float = 0.0
-
-    def __str__(self) -> str:
-        rate = self.deliveries / self.cpu_s if self.cpu_s else 0.0
-        return (
-            f"{self.deliveries:,} deliveries in {self.simulations:,} simulations, "
-            f"{self.faults:,} faults, {self.crashes:,} of {self.processes:,} processes killed, "
-            f"{self.virtual_s / 3600:,.1f} h of virtual time in {self.real_s:,.0f} s "
-            f"({self.cpu_s:,.0f} s of CPU: {rate:,.0f} deliveries per second)"
-        )
-
-
-#: Printed at the end of a pytest session by `shove_actors.testing.pytest_plugin`.
-TOTALS = Totals()
-
-
-@dataclass(kw_only=True)
-class Process:
-    """One simulated process."""
-
-    name: str
-    server: MemoryServer
-    step: Step[None] | None = None
-    recorder: Recorder | None = None
-    broker: Broker | None = None
-    group: ConsumerGroup | None = None
-    outcome: SupervisorOutcome | None = None
-    stopping: bool = False
-
-    @property
-    def dead(self) -> bool:
-        return self.recorder is not None and self.recorder.dead
 
 
 class Simulation(Generic[M]):
@@ -126,7 +68,7 @@ class Simulation(Generic[M]):
         topic: Topic[M],
         make: Callable[[int, str], M],
         *,
-        handler: object = None,
+        handler: Callable[..., Any] | None = None,
         plan: FaultPlan | None = None,
         options: Mapping[str, Any] | None = None,
         only: str = "OILBPT",
@@ -159,12 +101,15 @@ class Simulation(Generic[M]):
         self.plan = plan if plan is not None else FaultPlan()
         self.processes: dict[str, Process] = {}
         self.trio = Stepper()
-        self._handler = handler
+        self._script = Script(
+            plan=self.plan,
+            ack_wait_s=self.options["ack_wait"],
+            timeout_s=self.options["handler_timeout"],
+            handler=handler,
+        )
         self._corpses: list[Process] = []
         self._recorders: dict[str, Recorder] = {}
-        self._scripts: dict[str, tuple[Move, ...]] = {}
-        self._attempts: dict[str, int] = {}
-        self._sent: dict[str, tuple[M, float]] = {}
+        self._sent: dict[str, M] = {}
         self._starts = 0
         self._number = 0
         self._publisher: Process | None = None
@@ -185,8 +130,10 @@ class Simulation(Generic[M]):
         self.history.listen(self._check)
         watch = ServerWatch(self.history, self.server, [self.topic])
         watch.faults_of(self.plan, self._recorders)
-        self._publisher = Process(name=PUBLISHER, server=self.server)
-        self._publisher.step = self.trio.post(self._publish_for_ever, self._publisher)
+        publisher = self._publisher = Process(name=PUBLISHER)
+        publisher.step = self.trio.post(
+            publisher.publish_for_ever, self.server, self.history, self._recorders, self.topic
+        )
         # Not before the streams exist: nothing can be declared on a server that is down.
         self.trio.call(self._install)
         self._tidy()
@@ -243,9 +190,17 @@ class Simulation(Generic[M]):
     def start_process(self) -> str:
         """One more consumer process; its name."""
         self._starts += 1
-        process = Process(name=f"worker-{self._starts}", server=self.server)
+        process = Process(name=f"worker-{self._starts}", seed=self._starts)
         self.processes[process.name] = process
-        process.step = self.trio.post(self._consume, process)
+        process.step = self.trio.post(
+            process.consume,
+            self.server,
+            self.history,
+            self._recorders,
+            self.topic,
+            self._script,
+            self.options,
+        )
         self._tidy()
         return process.name
 
@@ -269,75 +224,8 @@ class Simulation(Generic[M]):
             raise UsageError(f"no process {name!r} runs; there are {', '.join(self.processes)}")
         return process
 
-    async def _consume(self, process: Process) -> None:
-        config = MemoryConfig(server=self.server, name=process.name)
-        with recording(self.history, process.name) as recorder:
-            process.recorder = self._recorders[process.name] = recorder
-            handler = recorder.handler(self.topic, partial(self._handle, process))
-            while not process.stopping:
-                try:
-                    await self._serve(process, config, handler)
-                    return
-                except (UnavailableError, ConnectionError):
-                    # What a supervisor of processes does: start it again, a little later.
-                    await trio.sleep(_SHORT_S)
-
-    async def _serve(self, process: Process, config: MemoryConfig, handler: Any) -> None:
-        async with open_broker(config, rng=random.Random(self._starts)) as broker:
-            process.broker = broker
-            group = process.group = broker.consumer_group()
-            group.register(self.topic, handler, **self.options)
-            if process.stopping:
-                return
-            process.outcome = await group.serve(drain_timeout=30.0)
-
-    async def _publish_for_ever(self, process: Process) -> None:
-        config = MemoryConfig(server=self.server, name=PUBLISHER)
-        with recording(self.history, PUBLISHER) as recorder:
-            process.recorder = self._recorders[PUBLISHER] = recorder
-            async with open_broker(config, rng=random.Random(0)) as broker:
-                await broker.declare(self.topic)
-                process.broker = broker
-                await trio.sleep_forever()
-
     async def _install(self) -> None:
         self.plan.install(self.server)
-
-    # ------------------------------------------------------------------------- handling
-
-    async def _handle(self, process: Process, message: M, metadata: Any, context: object) -> object:
-        id_ = metadata.delivery_id
-        script = self._scripts.get(id_)
-        if script is None:
-            if self._handler is None:
-                return Outcome.ACK
-            return await self._handler(message, metadata, context)  # type: ignore[operator]
-        attempt = self._attempts.get(id_, 0)
-        self._attempts[id_] = attempt + 1
-        move = script[attempt] if attempt < len(script) else "ack"
-        answer = _ANSWERS.get(move)
-        if answer is not None:
-            return answer
-        if move == "raise":
-            raise ValueError("as the script says")
-        if move == "die":
-            if not process.dead:
-                self.plan.take(Crash(process.name))
-            await trio.sleep_forever()
-        limit = self.options["handler_timeout"] or 0.0
-        seconds = {
-            "wait": _SHORT_S,
-            "long": self.options["ack_wait"] * 1.5,
-            "hang": limit + _SHORT_S,
-            "linger": limit + _SHORT_S,
-        }[move]
-        try:
-            await trio.sleep(seconds)
-        finally:
-            if move == "linger":
-                with trio.CancelScope(shield=True):
-                    await trio.sleep(_LINGER_S)
-        return Outcome.ACK
 
     # ---------------------------------------------------------------------- what happens
 
@@ -356,15 +244,14 @@ class Simulation(Generic[M]):
         """
         batch: list[M] = []
         ids: list[str] = []
-        now = self.trio.now
         for position in range(count):
             number = self._number
             self._number += 1
             id_ = f"m{number}"
             message = self.make(number, f"k{number % keys}")
-            self._sent[id_] = message, now
+            self._sent[id_] = message
             if script and position % every == 0:
-                self._scripts[id_] = tuple(script)
+                self._script.moves[id_] = tuple(script)
             batch.append(message)
             ids.append(id_)
         self._post(batch, ids)
@@ -375,8 +262,7 @@ class Simulation(Generic[M]):
         if number < 0:
             return
         id_ = f"m{number}"
-        message, _ = self._sent[id_]
-        self._post([message], [id_])
+        self._post([self._sent[id_]], [id_])
 
     def _post(self, batch: list[M], ids: list[str]) -> None:
         self._publishing = [step for step in self._publishing if not step.done]

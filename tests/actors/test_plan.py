@@ -2,7 +2,18 @@
 
 from __future__ import annotations
 
-from shove_actors.actors import Backoff, Crashed, Intensity, Restart, Returned, Stopped, Strategy
+import pytest
+
+from shove_actors.actors import (
+    AutoShutdown,
+    Backoff,
+    Crashed,
+    Intensity,
+    Restart,
+    Returned,
+    Stopped,
+    Strategy,
+)
 from shove_actors.actors._plan import PlanState, begin, decide, restarts
 from shove_actors.actors._plan_types import (
     Add,
@@ -11,6 +22,7 @@ from shove_actors.actors._plan_types import (
     ChildUp,
     Delay,
     FailStart,
+    Finish,
     Forget,
     GiveUp,
     Phase,
@@ -31,9 +43,18 @@ BOOM = Crashed(error=ValueError("boom"))
 class Player:
     """Feeds events to the plan at one moment in time and keeps its answers."""
 
-    def __init__(self, strategy: Strategy | None, *slots: PlanSlot, budget: int = 10) -> None:
+    def __init__(
+        self,
+        strategy: Strategy | None,
+        *slots: PlanSlot,
+        budget: int = 10,
+        auto: AutoShutdown = AutoShutdown.NEVER,
+    ) -> None:
         self.state: PlanState = begin(
-            slots, strategy=strategy, intensity=Intensity(max_restarts=budget, period_s=60)
+            slots,
+            strategy=strategy,
+            intensity=Intensity(max_restarts=budget, period_s=60),
+            auto_shutdown=auto,
         )
 
     def feed(self, *events: PlanEvent, now: float = 0.0) -> list[PlanAction]:
@@ -244,3 +265,80 @@ def test_events_of_who_is_not_there_are_nothing() -> None:
         ):
             assert player.feed(event) == []
         assert player.state == before
+
+
+def test_a_crash_in_a_pool_waits_for_nobody() -> None:
+    player = Player(None)
+    player.feed(Tick(), Add(slot=PlanSlot(id="A")), ChildUp(id="A"))
+    assert player.feed(Add(slot=PlanSlot(id="B"))) == [StartChild(id="B")]
+    assert player.feed(ChildDown(id="A", exit=BOOM)) == [StartChild(id="A")]
+
+
+def test_removed_while_starting() -> None:
+    """Its starter is told only if one waits, which is so for the first start."""
+    player = Player(None)
+    error = ValueError("stopped")
+    player.feed(Tick(), Add(slot=PlanSlot(id="A")), Remove(id="A"))
+    assert player.feed(ChildRejected(id="A", error=error)) == [
+        Refuse(id="A", error=error),
+        Forget(id="A"),
+    ]
+    player.feed(Add(slot=PlanSlot(id="B")), ChildUp(id="B"), ChildDown(id="B", exit=BOOM))
+    assert player.feed(Remove(id="B")) == [StopChild(id="B")]
+    assert player.feed(ChildRejected(id="B", error=error)) == [Forget(id="B")]
+
+
+@pytest.mark.parametrize(("reset_after_s", "pauses"), [(0.5, [1, 2, 4]), (0.0, [1, 1, 1])])
+def test_a_failed_start_has_lived_no_time_at_all(reset_after_s: float, pauses: list[int]) -> None:
+    player = Player(
+        Strategy.ONE_FOR_ONE,
+        PlanSlot(id="A", backoff=Backoff(initial_s=1, max_s=60, reset_after_s=reset_after_s)),
+    )
+    player.all_up()
+    actions = player.feed(ChildDown(id="A", exit=BOOM))
+    for now in (10, 20):
+        assert player.feed(Tick(), now=now) == [StartChild(id="A")]
+        actions += player.feed(ChildRejected(id="A", error=ValueError()), now=now)
+    assert [a.delay_s for a in actions if isinstance(a, Delay)] == pauses
+
+
+def test_a_deferred_end_outside_the_group_is_looked_at_later() -> None:
+    """C, A and D die while E is restarted. C's crash takes D with it; A's is one of its own."""
+    player = Player(Strategy.REST_FOR_ONE, *(PlanSlot(id=id_) for id_ in "ABCDE"))
+    player.all_up()
+    player.feed(ChildDown(id="E", exit=BOOM))
+    player.feed(*(ChildDown(id=id_, exit=BOOM) for id_ in "CAD"))
+    assert player.feed(ChildUp(id="E")) == [StopChild(id="E")]
+    assert [event.id for event in player.state.deferred] == ["A"]
+    player.feed(ChildDown(id="E", exit=Stopped()))
+    player.feed(ChildUp(id="C"), ChildUp(id="D"))
+    # A's turn comes when the group is up again, and takes all others down once more.
+    assert player.feed(ChildUp(id="E")) == [StopChild(id="E")]
+    assert player.phases()[0] is Phase.DOWN
+    assert len(player.state.window.times) == 3
+
+
+def _job(id_: str, significant: bool = True) -> PlanSlot:
+    return PlanSlot(id=id_, restart=Restart.TRANSIENT, significant=significant)
+
+
+def test_automatic_shutdown_is_ordered_once() -> None:
+    """Both significant children turn out to have returned when A's crash drags them down."""
+    for auto in (AutoShutdown.ANY, AutoShutdown.ALL):
+        slots = (PlanSlot(id="A"), _job("B"), _job("C"), PlanSlot(id="D"))
+        player = Player(Strategy.REST_FOR_ONE, *slots, auto=auto)
+        player.all_up()
+        player.feed(ChildDown(id="D", exit=BOOM), ChildDown(id="A", exit=BOOM))
+        player.feed(*(ChildDown(id=id_, exit=Returned()) for id_ in "BC"))
+        actions = player.feed(ChildUp(id="D"))
+        assert [a for a in actions if not isinstance(a, Forget)] == [Finish()]
+        assert player.feed(Tick()) == []
+
+
+def test_who_is_not_significant_ends_alone() -> None:
+    for auto in AutoShutdown:
+        player = Player(Strategy.ONE_FOR_ONE, _job("A", significant=False), _job("B"), auto=auto)
+        player.all_up()
+        assert player.feed(ChildDown(id="A", exit=Returned())) == [Forget(id="A")]
+        finish = [] if auto is AutoShutdown.NEVER else [Finish()]
+        assert player.feed(ChildDown(id="B", exit=Returned())) == [Forget(id="B"), *finish]

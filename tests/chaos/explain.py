@@ -7,6 +7,7 @@ before it, explain it. A duplicate that no blow explains is a defect.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from dataclasses import dataclass
 from typing import Final
@@ -40,7 +41,7 @@ def explain(events: list[tuple[str, Event]]) -> Counter[str]:
     blows, calls = _read(events)
     causes: Counter[str] = Counter()
     for attempts in calls.values():
-        for before, again in zip(attempts, attempts[1:], strict=False):
+        for before, again in itertools.pairwise(attempts):
             causes[_cause(before, again, blows)] += 1
     return causes
 

@@ -53,9 +53,7 @@ def plan(seed: int, lease_s: float) -> list[Blow]:
         if kind.startswith("stop"):
             low, high = rng.choice([SHORT_S, LONG_S])
             for_s = rng.uniform(low, high) * (lease_s if low > 1 else 1.0)
-        blows.append(
-            Blow(at_s=rng.uniform(0.2, SPAN_S), what=kind, for_s=for_s, pick=rng.random())
-        )
+        blows.append(Blow(at_s=rng.uniform(0.2, SPAN_S), what=kind, for_s=for_s, pick=rng.random()))
     return sorted(blows, key=lambda blow: blow.at_s)
 
 

@@ -20,6 +20,7 @@ from shove_actors.messaging import (
     MESSAGE_ID,
     MSG_ID,
     ORIGINAL_SEQUENCE,
+    PUBLISHED_AT,
     RETRY_COUNT,
     DeadMetadata,
     DeathReason,
@@ -203,3 +204,16 @@ def test_other_times_are_none(text: str) -> None:
 
 def test_a_time_without_a_fraction() -> None:
     assert from_rfc3339("2024-01-01T00:00:00Z") == datetime(2024, 1, 1, tzinfo=timezone.utc)
+
+
+def test_deferrals_and_the_age_can_be_asked_for() -> None:
+    first = MessageMetadata(record())
+    assert first.defer_count == 0
+    assert first.published_at == first.timestamp
+    hopped = {RETRY_COUNT: "1", DEFER_COUNT: "3", PUBLISHED_AT: rfc3339(1_000_000_000)}
+    later = MessageMetadata(record(hopped))
+    assert later.defer_count == 3
+    assert later.published_at == datetime(1970, 1, 1, 0, 0, 1, tzinfo=timezone.utc)
+    assert MessageMetadata(record({PUBLISHED_AT: "yesterday"})).published_at is None
+    with pytest.raises(HeaderError):
+        _ = MessageMetadata(record({DEFER_COUNT: "many"})).defer_count

@@ -256,11 +256,15 @@ async def test_a_base_exception_has_a_record_and_goes_to_the_supervisor(
 
     topic, sink = memory_world.topic(), Sink()
     script = Script(outcomes={"a": [Panic()]})
-    with pytest.raises(BaseExceptionGroup) as caught:
+
+    async def panic() -> None:
         async with memory_world.broker(topic) as broker:
             await broker.publisher().publish(topic, Order("a"))
             async with consuming(broker, topic, audited(script, sink)):
                 await trio.sleep_forever()
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await panic()
     assert caught.group_contains(Panic)
     assert [(r.outcome.name, r.detail) for r in sink.records.entries] == [("interrupted", "Panic")]
 

@@ -63,12 +63,12 @@ async def test_a_group_grows_to_its_maximum_and_shrinks_to_its_minimum(
             broker, topic, handler, consumers=(1, 4), prefetch=2, autoscaler=QUICK
         ) as group:
             await until(lambda: handler.now == 4)
-            assert group.group.statistics()[topic.queue]["consumers"] == 4
+            assert group.group.scale()[topic.queue]["consumers"] == 4
             assert handler.most == 4
             handler.open.set()
             await handler.done.until(40)
-            await until(lambda: group.group.statistics()[topic.queue]["consumers"] == 1)
-            assert group.group.statistics()[topic.queue]["scaled"] == 6
+            await until(lambda: group.group.scale()[topic.queue]["consumers"] == 1)
+            assert group.group.scale()[topic.queue]["changes"] == 6
             # The one that is left still works.
             await broker.publisher().publish(topic, Order("later"))
             await handler.done.until(41)
@@ -99,10 +99,10 @@ async def test_pc088_nobody_is_stopped_while_all_are_busy(
         ) as group:
             await until(lambda: handler.now == 4)
             await trio.sleep(60)
-            assert group.group.statistics()[topic.queue]["consumers"] == 4
+            assert group.group.scale()[topic.queue]["consumers"] == 4
             handler.open.set()
             await handler.done.until(4)
-            await until(lambda: group.group.statistics()[topic.queue]["consumers"] == 1)
+            await until(lambda: group.group.scale()[topic.queue]["consumers"] == 1)
     assert handler.cancelled == 0
 
 
@@ -147,7 +147,7 @@ async def test_pc089_a_thousand_messages_while_consumers_come_and_go(
                 )
                 await trio.sleep(0.5)
             await done.until(1000, within=500)
-            assert group.group.statistics()[topic.queue]["scaled"] > 10
+            assert group.group.scale()[topic.queue]["changes"] > 10
     assert set(calls.values()) == {1} and len(calls) == 1000
     assert interrupted == 0
 
@@ -181,7 +181,7 @@ async def test_one_process_leaves_messages_to_the_next(
             await until(lambda: handler.now == 5)
             handler.open.set()
             await handler.done.until(30)
-            await until(lambda: group.group.statistics()[topic.queue]["consumers"] == 1)
+            await until(lambda: group.group.scale()[topic.queue]["consumers"] == 1)
             handler.open = trio.Event()
             await broker.publisher().publish_batch(topic, [Order(f"b{n}") for n in range(30)])
             await until(lambda: handler.now == 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 
 import pytest
@@ -27,6 +28,9 @@ from shove_actors.messaging import closed_subject, layout_of, shard_subjects
 
 from .fixtures import Clock
 from .world import SOON_S, Journal, Order, Script, World, consuming, until
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 KEYS = [f"key-{n}" for n in range(12)]
 

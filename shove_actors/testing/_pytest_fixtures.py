@@ -30,7 +30,7 @@ from shove_actors.backends.memory import MemoryConfig, MemoryServer
 from shove_actors.embedded import ServerProcess
 
 from ._history import History
-from ._simulation import TOTALS
+from ._totals import TOTALS
 
 try:
     import pytest
