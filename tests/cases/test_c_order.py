@@ -277,6 +277,8 @@ async def test_one_key_never_sees_the_other_process_start_before_the_lease_is_ov
         async with consuming(one, topic, slow, ack_wait=12, handler_timeout=None):
             await two.publisher().publish(topic, Order("x"))
             await trace.until(1)
+            # A younger one is given up at once: it may never have been ours (see `_fence`).
+            await trio.sleep(2)
             memory_world.memory.faults.disconnect("first")
             async with consuming(two, topic, other, ack_wait=12):
                 await trace.until(3)
