@@ -218,6 +218,30 @@ async def test_c17_durable_deleted(server: ServerProcess, fresh_queue: Fresh) ->
         assert (info.config.ack_wait, info.config.max_ack_pending) == (7.0, 33)
 
 
+async def test_durable_deleted_again_while_it_is_brought_back(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Race: gone between being made and being looked at. Once more, and the lane lives on."""
+    async with process(server, fresh_queue()) as one:
+        lane = await open_lane(one, credit=2)
+        js, name, looks = of(one).js, f"{one.queue}-consumer", 0
+        identity = type(of(one)).identity
+
+        async def gone_at_first(backend: NatsBackend, spec: LaneSpec) -> str:
+            nonlocal looks
+            looks += 1
+            if looks == 1:
+                await js.delete_consumer(one.queue, name)
+            return await identity(backend, spec)
+
+        monkeypatch.setattr(type(of(one)), "identity", gone_at_first)
+        await js.delete_consumer(one.queue, name)
+        await one.event("lane_recreated")
+        await one.stored(1)
+        lane.ack(await receive(lane))
+        assert looks >= 2
+
+
 async def test_c17_durable_deleted_while_disconnected(own_server: ServerProcess) -> None:
     """B6: nobody could tell us; the first pull is answered by 503."""
     async with process(own_server, "q") as one:

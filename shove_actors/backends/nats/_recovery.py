@@ -16,7 +16,14 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from shove_actors._errors import ApiError, ShoveError, TopicNotDeclared, UnavailableError
+from shove_actors._errors import (
+    ApiError,
+    ConsumerNotFound,
+    ShoveError,
+    StreamNotFound,
+    TopicNotDeclared,
+    UnavailableError,
+)
 from shove_actors._log import about
 from shove_actors.backends._port import LaneSpec
 
@@ -116,8 +123,9 @@ class Recovery:
                         extra=about("lane_waiting", queue=self._spec.stream),
                     )
                     self._notice("lane_waiting", str(exc))
-            except UnavailableError:
-                # No connection, or JetStream is not ready yet after a restart.
+            except (UnavailableError, ConsumerNotFound, StreamNotFound):
+                # No connection, or JetStream is not ready yet after a restart; or it has gone
+                # again between the two questions.
                 pass
             except ShoveError as exc:
                 if not (isinstance(exc, ApiError) and exc.code == 503):
