@@ -558,8 +558,10 @@ class PlanWorld:
         assert decide(before, event, self.now) == (state, actions), "decide is not pure"
         self.state = state
         self._note_exit(event, before)
-        if state.window.times and state.window.times != before.window.times:
-            self.restarts.append(self.now)
+        # One decision may count several: that of the event, and those of exits put off till then.
+        counted = state.window.times.count(self.now) - before.window.times.count(self.now)
+        if counted:
+            self.restarts += [self.now] * counted
             recent = [t for t in self.restarts if t >= self.now - PERIOD_S]
             exceeded = len(recent) > self.setup.budget
             assert exceeded is any(isinstance(a, GiveUp) for a in actions), "budget"

@@ -18,7 +18,7 @@ READY_S = 30.0
 
 
 class Cluster:
-    """`with Cluster() as cluster:` three nodes with a meta leader; each may be killed and restarted.
+    """`with Cluster() as cluster:` three nodes with a meta leader, to be killed and restarted.
 
     Ports for routes must be known before the first node starts, so they are found by binding and
     letting go; should another program take one meanwhile, the whole start is tried again.
@@ -69,8 +69,8 @@ class Cluster:
                     with contextlib.suppress(ShoveError, trio.TooSlowError), trio.fail_after(2):
                         async with connect(NatsConfig(node.url)) as js:
                             # Answered only once there is a meta leader and this node knows it.
-                            if [name async for name in js.stream_names()] != None:
-                                break
+                            _ = [name async for name in js.stream_names()]
+                            break
                     await trio.sleep(0.1)
 
     def repair(self) -> None:

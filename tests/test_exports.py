@@ -43,7 +43,7 @@ def test_every_public_name_of_a_package_is_in_all(name: str) -> None:
 def test_implementation_modules_are_private() -> None:
     for info in pkgutil.walk_packages(shove_actors.__path__, "shove_actors."):
         last = info.name.rpartition(".")[2]
-        # `pytest_plugin` is named by users: `pytest_plugins = ["shove_actors.testing.pytest_plugin"]`.
+        # `pytest_plugin` is named by users, in `pytest_plugins = [...]`.
         if not info.ispkg and last not in ("__main__", "pytest_plugin"):
             assert last.startswith("_"), info.name
 

@@ -9,7 +9,7 @@ field, the bytes it could not read) and are replaced.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
@@ -64,7 +64,7 @@ def read_problem(exc: Exception) -> str:
 
 def walk_type(
     info: msgspec.inspect.Type, form: str
-) -> Iterator[tuple[msgspec.inspect.Type, list[object]]]:
+) -> Iterator[tuple[msgspec.inspect.Type, Sequence[object]]]:
     """Every type inside a type, each with what it is made of; recursive types once.
 
     Raises `UsageError` at one that msgspec would hand to a hook, which nobody has given.
@@ -83,7 +83,7 @@ def walk_type(
                 "JSON): use another type, or pass codec="
             )
         if isinstance(item, msgspec.inspect.Type):
-            parts = [getattr(item, field) for field in item.__struct_fields__]
+            parts: list[object] = [getattr(item, field) for field in item.__struct_fields__]
             nested = [p for p in parts if isinstance(p, (msgspec.inspect.Type, tuple))]
             yield item, nested
             waiting.extend(nested)

@@ -73,8 +73,8 @@ class ConsumerOptions:
         least = margins.LEAST_SEQUENCED_ACK_WAIT_S
         if self.ack_wait < least:
             raise UsageError(
-                f"ack_wait={self.ack_wait} for the sequenced topic {queue!r}: at least {least:g} s, "
-                "or a handler that lost its lease has no time to end before the next one begins"
+                f"ack_wait={self.ack_wait} for the sequenced topic {queue!r}: at least {least:g} "
+                "s, or a handler that lost its lease has no time to end before the next one begins"
             )
 
     @property

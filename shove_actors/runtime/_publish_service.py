@@ -68,6 +68,8 @@ class PublishService:
         self._pending: dict[Post, float] = {}
         self._again: dict[Post, float] = {}
         self._unanswered: dict[Post, None] = {}
+        #: Of these, what the fence has kept from being sent.
+        self._held: set[Post] = set()
         self._wake = trio.Event()
         self._quiet: trio.Event | None = None
         self.closed = False
@@ -142,6 +144,7 @@ class PublishService:
 
     def _finish(self, post: Post, result: PublishReceipt | Exception) -> None:
         self.window.give_back()
+        self._held.discard(post)
         if isinstance(result, Exception):
             self.failed += 1
         if post.watch is not None:
@@ -215,8 +218,11 @@ class PublishService:
         held = self.fence.held(batch)
         if held:
             for post in held:
+                self._held.add(post)
                 self._judge_later(post)
             batch = [post for post in batch if post not in self._unanswered]
+        if self._held:
+            self._held.difference_update(batch)  # sent from here on
         for post in batch:
             pending[post] = now
         self.backend.post(batch)
@@ -271,11 +277,11 @@ class PublishService:
             reason: Exception | None = None
             if self.backend.connected and self.fence.doubts(subject):
                 reason = await self.fence.refusal(subject)
-                if reason is None:
-                    self._agreed(posts)
-                    continue
-            elif self.backend.connected:
+            elif self.backend.connected and not self._held.issuperset(posts):
                 reason = await self.backend.diagnose(subject)
+            if self.backend.connected and reason is None:
+                # Whatever was sent before is paced below, as ever.
+                self._agreed(posts)
             now = trio.current_time()
             for post in posts:
                 if post not in self._unanswered:
@@ -306,9 +312,10 @@ class PublishService:
 
 
     def _agreed(self, posts: list[Post]) -> None:
-        """They may go after all: at once, if they have not been sent before."""
-        waiting = [post for post in posts if post in self._unanswered]
+        """Those that the fence has held may go after all, at once."""
+        waiting = [post for post in posts if post in self._held and post in self._unanswered]
         for post in waiting:
+            self._held.discard(post)
             del self._unanswered[post]
         if waiting:
             self._post(waiting)

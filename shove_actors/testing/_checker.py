@@ -50,6 +50,7 @@ class Checker:
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
         self._knows_settled = False
+        self._disturbed = False
         self.index = -1
         self.started = 0
 
@@ -63,6 +64,7 @@ class Checker:
             self._open[event.process] = {}
             return
         if kind == "crashed":
+            self._disturbed = True
             self._process_ends(event.process, event)
             self._gone[event.process] = event
             return
@@ -70,6 +72,7 @@ class Checker:
             self._closed(event)
             return
         if kind == "fault":
+            self._disturbed = True
             return
         topic = self._topics.get(event.topic)
         if topic is None:
@@ -161,8 +164,15 @@ class Checker:
         if event.key is not None:
             self._in_order(event, topic, message)
         attempt = event.attempt
-        if attempt != message.highest and "B" in only:
-            self._budget(event, topic, message)
+        if "B" in only:
+            if attempt != message.highest:
+                self._budget(event, topic, message)
+            elif topic.rules.calm and not self._disturbed and message.failed >> attempt & 1:
+                raise self._breach(
+                    "B",
+                    event,
+                    f"{event.id} comes as retry {attempt} again, although that attempt has failed",
+                )
         if attempt > message.highest:
             message.highest = attempt
         if message.first is None:

@@ -26,7 +26,9 @@ class HistoryRules:
     `max_retries` and `handler_timeout` (seconds) as given to `register`. `fail_all`: the topic's
     `SequenceFailure`. `dead_letters`: whether it has a dead-letter queue; without one, what is
     given up is gone. `only`: the letters of the invariants to check. `quiescent`: in the end
-    everything has been handled or is a dead letter, nothing is stored any more.
+    everything has been handled or is a dead letter, nothing is stored any more. `calm`: until the
+    first `fault` or `crashed` nothing has gone wrong, so that every failed attempt must be counted
+    (otherwise one whose note was lost may come again under its number).
     """
 
     max_retries: int = 10
@@ -35,6 +37,7 @@ class HistoryRules:
     dead_letters: bool = True
     only: str = "OILBPT"
     quiescent: bool = False
+    calm: bool = False
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:

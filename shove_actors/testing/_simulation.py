@@ -92,6 +92,7 @@ class Simulation(Generic[M]):
             fail_all=fail_all,
             dead_letters=topology.dlq is not None,
             quiescent=True,
+            calm=isinstance(topic, SequencedTopic),
             only=only,
         )
         self.server = MemoryServer()

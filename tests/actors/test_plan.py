@@ -342,3 +342,21 @@ def test_who_is_not_significant_ends_alone() -> None:
         assert player.feed(ChildDown(id="A", exit=Returned())) == [Forget(id="A")]
         finish = [] if auto is AutoShutdown.NEVER else [Finish()]
         assert player.feed(ChildDown(id="B", exit=Returned())) == [Forget(id="B"), *finish]
+
+
+@pytest.mark.parametrize("strategy", [None, Strategy.ONE_FOR_ONE])
+def test_the_first_timer_is_the_earliest_not_the_first_childs(strategy: Strategy | None) -> None:
+    player = Player(strategy)
+    player.feed(Tick())
+    pauses = {"A": 10.0, "B": 2.0, "C": 5.0}
+    slots = [PlanSlot(id=n, backoff=Backoff(initial_s=s, max_s=s)) for n, s in pauses.items()]
+    if strategy is None:
+        player.feed(*(Add(slot=slot) for slot in slots), *(ChildUp(id=n) for n in pauses))
+    else:
+        player = Player(strategy, *slots)
+        player.all_up()
+    player.feed(*(ChildDown(id=n, exit=BOOM) for n in pauses))
+    assert player.state.wake_at == 2
+    assert player.feed(Tick(), now=2) == [StartChild(id="B")]
+    player.feed(ChildUp(id="B"), now=2)
+    assert player.state.wake_at == 5

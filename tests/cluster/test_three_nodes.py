@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 from collections import Counter, defaultdict
@@ -25,6 +26,7 @@ from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import JetStream
 from tests.clusters import Cluster
 from tests.runtime.world import Journal, Order, consuming
+from tests.support import wait_until
 
 LOAD = 2000
 #: From the kill of a leader to the next acknowledgement: an election, and our reconnect.
@@ -77,8 +79,8 @@ async def publish(
         began = trio.current_time()
         with trio.fail_after(LONG_S):
             while True:
-                # An acknowledgement that is not there in time leaves open whether it was stored; the
-                # same ids make sending again harmless.
+                # Without its acknowledgement it is open whether it was stored; the same ids make
+                # sending again harmless.
                 ids = [f"{topic.queue}-{order.name}" for order in orders]
                 try:
                     async with trio.open_nursery() as nursery:
@@ -95,9 +97,7 @@ async def publish(
 
 async def test_a_killed_leader_under_load_loses_nothing(cluster: Cluster) -> None:
     settings = NatsStreamConfig(num_replicas=3)
-    topic = Topic(
-        Order, TopologyBuilder(queue("load")).dlq().nats_stream_config(settings).build()
-    )
+    topic = Topic(Order, TopologyBuilder(queue("load")).dlq().nats_stream_config(settings).build())
     done: Journal[str] = Journal()
     stalls: list[float] = []
 
@@ -120,11 +120,10 @@ async def test_a_killed_leader_under_load_loses_nothing(cluster: Cluster) -> Non
         ):
             nursery.start_soon(kill_and_restart, js_of(broker))
             names = await publish(broker, topic, LOAD, stalls)
-            with trio.fail_after(LONG_S):
-                while len(set(done.entries)) < LOAD:
-                    await trio.sleep(0.05)
+            await wait_until(lambda: len(set(done.entries)) == LOAD, timeout=LONG_S)
             backlog = await broker.backend.backlog(topic.queue, topic.topology.durable)
-        assert backlog is not None and backlog.pending == 0
+        assert backlog is not None
+        assert backlog.pending == 0
         assert len(await _stored(js_of(broker), topic.topology.dlq)) == 0
     assert set(done.entries) == set(names)
     repeated = sum(count - 1 for count in Counter(done.entries).values())
@@ -179,14 +178,12 @@ async def test_order_per_key_when_the_leader_dies(cluster: Cluster) -> None:
 
             nursery.start_soon(kill)
             await publish(broker, topic, count, [])
-            with trio.fail_after(LONG_S):
-                while len(set(done.entries)) < count:
-                    await trio.sleep(0.05)
+            await wait_until(lambda: len(set(done.entries)) == count, timeout=LONG_S)
     for key, numbers in seen.items():
         first = list(dict.fromkeys(numbers))
         assert first == sorted(first), f"key {key}: {numbers}"
         # A repetition may only be of the message in hand when the leader died.
-        for earlier, later in zip(numbers, numbers[1:], strict=False):
+        for earlier, later in itertools.pairwise(numbers):
             assert later >= earlier, f"key {key} went back from {earlier} to {later}"
 
 

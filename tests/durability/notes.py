@@ -41,8 +41,8 @@ class Note(msgspec.Struct, frozen=True):
     """`does`: ack, retry, defer, reject, gate (wait for the gate file), work, block, exit.
 
     `mend` is rejected, and acknowledged when it is replayed from the dead letters; `mend-gate`
-    waits for the gate file then. `work` sleeps for the process's `work_s`; `block` stands still for twice
-    as long, and its whole process with it.
+    waits for the gate file then. `work` sleeps for the process's `work_s`; `block` stands still for
+    twice as long, and its whole process with it.
     """
 
     id: str

@@ -18,7 +18,7 @@ from shove_actors._errors import DecodeError, EncodeError
 from shove_actors.messaging import Codec, JsonCodec, MsgpackCodec, Topic, TopologyBuilder
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "codecs.md").read_text(encoding="utf-8")
-CODECS = [JsonCodec, MsgpackCodec]
+CODECS: list[Any] = [JsonCodec, MsgpackCodec]
 
 
 class Old(msgspec.Struct):

@@ -293,7 +293,7 @@ async def test_lease_of_a_shard_has_a_least_length(
     ordered = SequencedTopic(Order, key=lambda order: order.key, topology=topology)
     async with memory_world.broker(ordered) as broker:
         group = broker.consumer_group()
-        with pytest.raises(UsageError, match="ack_wait=0.9 for the sequenced topic"):
+        with pytest.raises(UsageError, match=r"ack_wait=0\.9 for the sequenced topic"):
             group.register(ordered, Script(), ack_wait=0.9)
         group.register(ordered, Script(), ack_wait=1.0)
         group.register_dlq(ordered, Script(), ack_wait=0.5)

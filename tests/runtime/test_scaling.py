@@ -159,7 +159,8 @@ def test_a_simulated_step_grows_and_shrinks_again() -> None:
 @pytest.mark.parametrize("name", sorted(SHAPES))
 def test_the_ready_made_loads_are_drained(name: str) -> None:
     arrivals = shape(name)
-    assert len(arrivals) == 600 and sum(arrivals) > 300
+    assert len(arrivals) == 600
+    assert sum(arrivals) > 300
     result = simulate(arrivals, AutoscalerConfig(), consumers=(1, 10))
     assert sum(sample.arrived for sample in result.samples) == sum(arrivals)
     assert result.samples[-1].pending == 0

@@ -133,6 +133,11 @@ def plain() -> Story:
         (Story().published(1).started(1).process("crashed").ended(1, "ack").remaining(1), RULES),
         # Killed again and again: a dead letter.
         (Story().published(1).started(1).process("crashed").dead(1, "crashed"), RULES),
+        # Its note was lost, because something went wrong.
+        (
+            Story().published(1).handled(1, "retry").process("crashed").handled(1, process="w2"),
+            replace(RULES, calm=True),
+        ),
         # Two keys in two shards at once.
         (
             Story()
@@ -286,6 +291,11 @@ def test_a_good_history(story: Story, rules: HistoryRules) -> None:
         ),
         (Story().handled(1).dead(1, "rejected"), RULES, "nobody did that"),
         (Story().handled(1, "retry").dead(1, "crashed"), RULES, "none was killed by it"),
+        (
+            Story().handled(1, "retry").handled(1, "retry"),
+            replace(RULES, calm=True),
+            "m1 comes as retry 0 again, although that attempt has failed",
+        ),
         # P
         (
             Story().handled(1, "reject").key("poisoned", 1).handled(2),

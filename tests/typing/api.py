@@ -18,6 +18,7 @@ from shove_actors import (
     Defer,
     MemoryConfig,
     MessageMetadata,
+    MsgpackCodec,
     NatsConfig,
     NatsStreamConfig,
     Outcome,
@@ -62,6 +63,8 @@ LEDGER: SequencedTopic[Entry] = SequencedTopic(
     .build(),
 )
 BLOBS: Topic[bytes] = Topic(bytes, TopologyBuilder("blobs").dlq().build(), codec=RAW)
+PACKED: Topic[Order] = Topic(Order, ORDERS.topology, codec=MsgpackCodec(Order))
+WRONG_CODEC: Topic[Order] = Topic(Order, ORDERS.topology, codec=MsgpackCodec(Entry))  # type: ignore[arg-type]
 
 
 async def one(order: Order) -> Outcome:
