@@ -63,7 +63,7 @@ _setup = st.builds(
     budget=st.sampled_from([1000, 5, 2, 1, 0]),
     auto=st.sampled_from(AutoShutdown),
     pool_grace_s=_grace,
-    children=st.lists(_traits, min_size=1, max_size=5).map(tuple),
+    children=st.lists(_traits, min_size=2, max_size=5).map(tuple),
 )
 _steps = st.integers(0, 30)
 
@@ -159,7 +159,7 @@ class SupervisorMachine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: not self.plan.ended)
-    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0, 11.0]))
+    @rule(seconds=st.sampled_from([0.5, 1.0, 2.0, 3.0, 10.0, 11.0]))
     def time_passes(self, seconds: float) -> None:
         self.do(lambda plan: plan.advance(seconds), lambda real: real.trio.advance(seconds))
 

@@ -36,10 +36,11 @@ from shove_actors.actors import (
 from shove_actors.messaging import Topic
 
 from ._autoscaler import Autoscaler
+from ._dead_registration import DeadRegistration
 from ._group_report import GroupReport
 from ._options import MIB, ConsumerOptions
 from ._outcome_report import SupervisorOutcome, root_cause
-from ._registration import DeadRegistration, Registration
+from ._registration import Registration
 from ._scaled_pool import ScaledPool
 from ._scaling import AutoscalerConfig
 from ._signals import stop_on_signals

@@ -418,7 +418,7 @@ def test_dead_letters_need_a_queue() -> None:
     """Said when registering, not when the first message fails."""
     from shove_actors import UsageError
     from shove_actors.runtime._options import ConsumerOptions
-    from shove_actors.runtime._registration import DeadRegistration
+    from shove_actors.runtime._dead_registration import DeadRegistration
 
     topic = Topic(Order, TopologyBuilder("q").build())
     with pytest.raises(UsageError, match="no dead-letter queue"):

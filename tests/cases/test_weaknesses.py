@@ -99,6 +99,39 @@ async def test_sw15_programs_that_share_a_dead_letter_queue_destroy_nothing(
     assert [letter.headers["Shove-Original-Queue"] for letter in kept] == [theirs.queue, ours.queue]
 
 
+async def test_sw15_a_letter_of_another_topic_is_no_business_of_ours(
+    world: World, clock: Clock
+) -> None:
+    """It decodes as ours, and a poisoned topic would even delete what is acknowledged."""
+    shared = world.fresh()
+
+    def ordered(queue: str) -> SequencedTopic[Order]:
+        builder = TopologyBuilder(queue).sequenced(SequenceFailure.FAIL_ALL).routing_shards(1)
+        topology = builder.hold_queue(0.2).dlq_named(shared).build()
+        return SequencedTopic(Order, key=lambda order: order.key, topology=topology)
+
+    ours, theirs = ordered(world.fresh()), ordered(world.fresh())
+    seen: Journal[str] = Journal()
+
+    async def handle_dead(message: Order) -> Outcome:
+        seen.add(message.name)
+        return Outcome.ACK
+
+    async def reject(message: Order) -> Outcome:
+        return Outcome.REJECT
+
+    async with world.broker(ours) as one, world.broker(theirs) as two:
+        for broker, topic, name in ((two, theirs, "theirs"), (one, ours, "ours")):
+            async with consuming(broker, topic, reject):
+                await broker.publisher().publish(topic, Order(name, key="k"))
+                await world.until_kept(broker, shared, 1 if topic is theirs else 2)
+        async with burying(one, ours, handle_dead):
+            await seen.until(1)
+            kept = await world.until_kept(one, shared, 1)
+    assert seen.entries == ["ours"]
+    assert [letter.headers["Shove-Original-Queue"] for letter in kept] == [theirs.queue]
+
+
 @pytest.mark.parametrize("brake", ["count", "age"])
 async def test_sw18_a_handler_can_end_what_defers_for_ever(
     memory_world: World, autojump_clock: trio.testing.MockClock, brake: str

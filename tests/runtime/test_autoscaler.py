@@ -70,7 +70,7 @@ async def test_a_group_grows_to_its_maximum_and_shrinks_to_its_minimum(
             handler.open.set()
             await handler.done.until(40)
             await until(lambda: group.group.scale()[topic.queue]["consumers"] == 1)
-            assert group.group.scale()[topic.queue]["changes"] == 6
+            await until(lambda: group.group.scale()[topic.queue]["changes"] == 6)
             # The one that is left still works.
             await broker.publisher().publish(topic, Order("later"))
             await handler.done.until(41)
