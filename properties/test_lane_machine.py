@@ -22,8 +22,8 @@ from shove_actors.testing import MessagingMachine
 #: Examples, steps of each, and messages of a large batch.
 _SIZES: dict[str, tuple[int, int, int]] = {
     "dev": (5, 12, 200),
-    "ci": (60, 25, 1500),
-    "deep": (900, 30, 1500),
+    "ci": (35, 25, 1500),
+    "deep": (450, 25, 1500),
 }
 EXAMPLES, STEPS, BATCH = _SIZES[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
 

@@ -1,8 +1,8 @@
 """What a defect is, and how it gets into the code."""
 
 from __future__ import annotations
-
 import __future__
+
 import inspect
 import sys
 import textwrap
@@ -58,7 +58,9 @@ class Swap:
     value: Any
 
     def apply(self) -> Callable[[], None]:
-        return _put(self.owner, self.name, self.value, inspect.getattr_static(self.owner, self.name))
+        return _put(
+            self.owner, self.name, self.value, inspect.getattr_static(self.owner, self.name)
+        )
 
 
 def edit(owner: type | ModuleType, name: str, *pieces: tuple[str, str]) -> Edit:
@@ -99,7 +101,9 @@ def _function(found: object) -> FunctionType:
 
 def _compiled(source: str, function: FunctionType, owner: type | ModuleType) -> Any:
     # Inside a function, so that `super()` finds its class.
-    text = f"def _make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}"
+    text = (
+        f"def _make(__class__):\n{textwrap.indent(source, '    ')}\n    return {function.__name__}"
+    )
     code = compile(
         text,
         f"<planted in {function.__qualname__}>",

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 FOLDER = Path(__file__).resolve().parent.parent
@@ -50,6 +51,10 @@ class Noticed:
 
 class _Found(BaseException):
     """Ends the run of a machine at its first failure, past Hypothesis."""
+
+    def __init__(self, noticed: Noticed) -> None:
+        super().__init__()
+        self.noticed = noticed
 
 
 class _Count:
@@ -107,8 +112,6 @@ def _settings(examples: int, steps: int = 50) -> settings:
 def _run_machine(
     machine: type[RuleBasedStateMachine], examples: int, steps: int, profile: str, count: _Count
 ) -> Noticed | None:
-    noticed: list[Noticed] = []
-
     class Watched(machine):  # type: ignore[valid-type,misc]
         if hasattr(machine, "batch"):
             batch = _BATCH[profile]
@@ -116,23 +119,27 @@ def _run_machine(
         def __init__(self) -> None:
             super().__init__()
             count.examples += 1
+            count.steps = 0
 
         def check_invariants(self, *args: Any, **kwargs: Any) -> None:
             count.steps += 1
             super().check_invariants(*args, **kwargs)
 
-    def make() -> RuleBasedStateMachine:
-        return Watched()
+        def teardown(self) -> None:
+            # Hypothesis calls this whatever has happened; what has is on its way out.
+            error = sys.exc_info()[1]
+            try:
+                super().teardown()
+            except Exception as late:
+                error = error if isinstance(error, Exception) else late
+            if isinstance(error, Exception) and not isinstance(error, HypothesisException):
+                raise _Found(count.noticed(_first(error)))
 
-    make.TestCase = Watched.TestCase  # type: ignore[attr-defined]
-    Watched.__name__ = machine.__name__
     try:
         run_state_machine_as_test(Watched, settings=_settings(examples, steps))
-    except _Found:
-        raise
-    except Exception as error:
-        noticed.append(count.noticed(_first(error)))
-    return noticed[0] if noticed else None
+    except _Found as found:
+        return found.noticed
+    return None
 
 
 def _first(error: BaseException) -> BaseException:

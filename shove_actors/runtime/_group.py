@@ -5,6 +5,8 @@
     ├─ lanes   DynamicSupervisor: one actor per consumer or shard, stopped in parallel
     └─ scaler  fills the pool, and the autoscalers; last, so it stops first
 
+Registering is `_registering.py`; what runs is said there, once and before the start.
+
 Stopping: lanes are closed (pulls end, what waits is given back), idle workers end, running handlers
 may finish until the drain timeout, then they are cancelled and *their* messages are given back;
 at last the server confirms the final acknowledgements. Everything is this group's own: stopping
@@ -16,7 +18,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import trio
 
@@ -33,16 +35,13 @@ from shove_actors.actors import (
     Strategy,
     supervisor,
 )
-from shove_actors.messaging import Topic
 
 from ._autoscaler import Autoscaler
-from ._dead_registration import DeadRegistration
 from ._group_report import GroupReport
-from ._options import MIB, ConsumerOptions
 from ._outcome_report import SupervisorOutcome, root_cause
+from ._registering import Registering
 from ._registration import Registration
 from ._scaled_pool import ScaledPool
-from ._scaling import AutoscalerConfig
 from ._signals import stop_on_signals
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("shove_actors.group")
 
-M = TypeVar("M")
 Signal: TypeAlias = Callable[[], Awaitable[object]]
 
 DEFAULT_DRAIN_S = 30.0
@@ -60,7 +58,7 @@ SECONDS_PER_RESTART = 8.0
 _numbers = itertools.count(1)
 
 
-class ConsumerGroup:
+class ConsumerGroup(Registering):
     """Consumers of any number of topics with one lifetime. Made by `broker.consumer_group()`.
 
     Any number of processes may run the same group: they share the durables.
@@ -69,13 +67,10 @@ class ConsumerGroup:
     _kind = "group"
 
     def __init__(self, broker: Broker, *, context: object = None) -> None:
+        super().__init__(f"{self._kind}-{next(_numbers)}", context)
         self._broker = broker
-        self._context = context
-        self._registrations: list[Registration] = []
         self._stop = trio.Event()
         self._hard = trio.Event()
-        self._served = False
-        self._id = f"{self._kind}-{next(_numbers)}"
         self._path = f"services/groups/{self._id}"
         self._report = GroupReport(self._path, self._stop)
         #: Changes that the autoscaler made, per registration.
@@ -83,107 +78,6 @@ class ConsumerGroup:
         self._failures: list[tuple[BaseException, str]] = []
         #: Root cause of the latest crash, and the path of the child it began in.
         self._latest: tuple[BaseException, str] | None = None
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self._id} of {[r.name for r in self._registrations]}>"
-
-    def with_context(self, context: object) -> ConsumerGroup:
-        """The same group: `context` is handed to every handler that takes three arguments."""
-        if self._served:
-            raise UsageError(f"{self!r} has been started; give it its context before that")
-        self._context = context
-        for registration in self._registrations:
-            registration.context = context
-        return self
-
-    # ------------------------------------------------------------------ registering
-
-    def register(
-        self,
-        topic: Topic[M],
-        handler: Any = None,
-        *,
-        factory: Callable[[], object] | None = None,
-        consumers: int | tuple[int, int] = 1,
-        prefetch: int = 10,
-        max_retries: int = 10,
-        handler_timeout: float | None = 30.0,
-        concurrent_processing: bool = False,
-        max_message_size: int = 10 * MIB,
-        ack_wait: float = 30.0,
-        retry_delay: float = 1.0,
-        autoscaler: AutoscalerConfig | None = None,
-    ) -> None:
-        """Consume `topic` with `handler` (or one made by `factory` for each consumer).
-
-        See `ConsumerOptions` for the options and their units. `consumers=(min, max)` starts `min`
-        and lets the autoscaler (`autoscaler`, default `AutoscalerConfig()`) run up to `max` of
-        them; a sequenced topic has one consumer per shard whatever is given.
-        Raises `UsageError`/`HandlerError` for what cannot work; call it before the group runs.
-        """
-        self._add(
-            Registration(
-                topic,
-                self._options(
-                    consumers,
-                    prefetch=prefetch,
-                    max_retries=max_retries,
-                    handler_timeout=handler_timeout,
-                    concurrent_processing=concurrent_processing,
-                    max_message_size=max_message_size,
-                    ack_wait=ack_wait,
-                    retry_delay=retry_delay,
-                    autoscaler=AutoscalerConfig() if autoscaler is None else autoscaler,
-                ),
-                handler=handler,
-                factory=factory,
-                context=self._context,
-            )
-        )
-
-    def register_dlq(
-        self,
-        topic: Topic[M],
-        handler: Any,
-        *,
-        max_retries: int = 10,
-        handler_timeout: float | None = 30.0,
-        ack_wait: float = 30.0,
-        retry_delay: float = 1.0,
-    ) -> None:
-        """Consume the topic's dead letters: `handler(message, dead_metadata, context)`.
-
-        An object's `handle_dead` is used if it has one. What it acknowledges is done with; nothing
-        is ever destroyed (see `DeadRegistration`).
-        """
-        self._add(
-            DeadRegistration(
-                topic,
-                self._options(
-                    1,
-                    max_retries=max_retries,
-                    handler_timeout=handler_timeout,
-                    ack_wait=ack_wait,
-                    retry_delay=retry_delay,
-                ),
-                handler=handler,
-                context=self._context,
-            )
-        )
-
-    @staticmethod
-    def _options(consumers: int | tuple[int, int], **rest: Any) -> ConsumerOptions:
-        span = (consumers, consumers) if isinstance(consumers, int) else tuple(consumers)
-        if len(span) != 2:
-            raise UsageError(f"consumers={consumers}: a number, or (min, max)")
-        return ConsumerOptions(consumers=(span[0], span[1]), **rest)
-
-    def _add(self, registration: Registration) -> None:
-        if self._served:
-            raise UsageError(f"{self!r} has been started; register before that")
-        if any(r.name == registration.name for r in self._registrations):
-            raise UsageError(f"{registration.name!r} is registered in this group already")
-        self._registrations.append(registration)
 
     # ------------------------------------------------------------------ running
 
@@ -350,9 +244,7 @@ class ConsumerGroup:
 
     def _spec(self, drain_timeout: float) -> ChildSpec:
         scaling = [r for r in self._registrations if self._scales(r)]
-        fixed = [
-            s for r in self._registrations if r not in scaling for s in r.specs(drain_timeout)
-        ]
+        fixed = [s for r in self._registrations if r not in scaling for s in r.specs(drain_timeout)]
         restarts = 5 + 2 * (len(fixed) + sum(r.options.consumers[1] for r in scaling))
         pool = DynamicSupervisor(
             intensity=Intensity(max_restarts=restarts, period_s=SECONDS_PER_RESTART * restarts),

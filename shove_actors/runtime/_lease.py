@@ -45,7 +45,8 @@ class LeaseKeeper(trio.abc.Instrument):
     """All open lanes of one broker; its `run` is an actor's body."""
 
     def __init__(self) -> None:
-        self._lanes: set[Lane] = set()
+        # In the order of their coming, so that a simulation does the same each time (PC-107).
+        self._lanes: dict[Lane, None] = {}
         self._changed = trio.Event()
         #: When the next tick is so late that something has stood still.
         self._late_at = _NEVER
@@ -54,11 +55,11 @@ class LeaseKeeper(trio.abc.Instrument):
         self.late_ticks = 0
 
     def add(self, lane: Lane) -> None:
-        self._lanes.add(lane)
+        self._lanes[lane] = None
         self._changed.set()
 
     def remove(self, lane: Lane) -> None:
-        self._lanes.discard(lane)
+        self._lanes.pop(lane, None)
 
     async def run(self, ctx: Context[None]) -> None:
         ctx.started()

@@ -91,7 +91,7 @@ class Registration:
         self.busy = 0
         self.lost = 0
         self.lanes: list[Lane] = []
-        self.workers: set[Worker] = set()
+        self.workers: dict[Worker, None] = {}
         #: The workers of each consumer that runs or has run.
         self.consumers: dict[int, list[Worker]] = {}
         self.settler: Settler
@@ -293,8 +293,8 @@ class Registration:
 
     async def _run(self, worker: Worker, asked_at: float) -> None:
         self.pacer.started(asked_at)
-        self.workers.add(worker)
+        self.workers[worker] = None
         try:
             await worker.run()
         finally:
-            self.workers.discard(worker)
+            self.workers.pop(worker, None)

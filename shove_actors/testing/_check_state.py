@@ -10,16 +10,19 @@ class MessageState:
     __slots__ = (
         "acked",
         "dead",
+        "deferred",
         "failed",
+        "failed_at",
         "final",
         "first",
-        "held",
         "highest",
         "key",
+        "latest",
         "published",
         "refused",
         "rejected",
         "remaining",
+        "replayed",
         "sequence",
         "settled",
         "unended",
@@ -33,23 +36,39 @@ class MessageState:
         self.acked = self.refused = self.settled = False
         #: As `refused` (some attempt was rejected), but the attempt that ended last counts.
         self.rejected = False
-        self.remaining = self.held = False
+        self.remaining = False
         self.dead: str | None = None
         #: Some attempt has ended so that nothing more has to follow.
         self.final = False
         #: One bit per attempt that has failed.
         self.failed = 0
+        #: When the last of them did.
+        self.failed_at = 0.0
         self.highest = -1
         self.unended = 0
+        #: The attempt that began last; it ended as DEFER.
+        self.latest: Event | None = None
+        self.deferred = False
+        #: Its dead letter was handled again, with a budget of its own.
+        self.replayed = False
+
+    def begin_again(self) -> None:
+        """A replay gives it another budget."""
+        self.replayed = True
+        self.failed, self.highest, self.latest = 0, -1, None
+        self.final = self.refused = False
 
 
 class KeyState:
-    __slots__ = ("last", "poisoned", "published")
+    __slots__ = ("ever_poisoned", "last", "letters", "poisoned", "published")
 
     def __init__(self) -> None:
         #: The message that was handled last.
         self.last: MessageState | None = None
         self.poisoned: Event | None = None
+        self.ever_poisoned = False
+        #: Dead letters that a replay would handle: ids by the sequence of their message.
+        self.letters: dict[int, str] = {}
         #: The batch whose message of this key was published last, and its sequence.
         self.published = ("", 0)
 
@@ -65,6 +84,12 @@ class TopicState:
         #: The start of the handler that runs in each shard; and of each copy elsewhere.
         self.shards: dict[int, Event] = {}
         self.copies: dict[tuple[str, int], Event] = {}
+
+    def key(self, name: str) -> KeyState:
+        found = self.keys.get(name)
+        if found is None:
+            found = self.keys[name] = KeyState()
+        return found
 
     def over(self, start: Event) -> None:
         """That handler has ended."""

@@ -46,6 +46,9 @@ except ImportError as exc:
 
 from . import _strategies as own
 
+_QUICK = frozenset(own.QUICK_MOVES)
+_SLOW_ONES = 10
+
 
 class MessagingMachine(RuleBasedStateMachine):
     """Subclass it, with a `topic` and `make`; run its `TestCase`.
@@ -115,6 +118,9 @@ class MessagingMachine(RuleBasedStateMachine):
     def publish(self, data: st.DataObject, share: float, keys: int, every: int) -> None:
         count = max(1, round(self.batch * share))
         script = data.draw(own.scripts(moves=self.moves), label="script")
+        if not _QUICK.issuperset(script):
+            # Half a minute of virtual time each: a few show what hundreds would.
+            every = max(every, count // _SLOW_ONES)
         self._do("publish", count, keys=keys, script=script, every=every)
 
     @rule(back=st.integers(1, 5))

@@ -43,8 +43,8 @@ from ._totals import TOTALS
 M = TypeVar("M")
 
 PUBLISHER = "publisher"
-#: How long everything may take to be settled once nothing is made to go wrong any more.
-PATIENCE_S = 3600.0
+#: Once nothing is made to go wrong any more, something has to happen this often.
+PATIENCE_S = 900.0
 
 
 class Simulation(Generic[M]):
@@ -339,10 +339,12 @@ class Simulation(Generic[M]):
         Raises `HistoryViolation` otherwise.
         """
         self.trio.call(self._quiet)
-        if not self.alive:
-            self.start_process()
-        end = self.trio.now + PATIENCE_S
-        while not self._settled() and self.trio.now < end:
+        seen, end = -1, 0.0
+        while not self._settled() and (seen != len(self.history) or self.trio.now < end):
+            if not self.alive:
+                self.start_process()
+            if seen != len(self.history):
+                seen, end = len(self.history), self.trio.now + PATIENCE_S
             self.trio.advance(5.0)
             self._tidy()
         assert self._publisher is not None

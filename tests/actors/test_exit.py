@@ -235,3 +235,37 @@ async def test_a_crash_with_a_foreign_group_is_restarted(
         assert isinstance(exited.exit, Crashed)
         assert [type(e) for e in leaves(exited.exit.error)] == [ValueError, OSError]
     assert system.report.clean
+
+
+@pytest.mark.parametrize("nested", [False, True])
+async def test_every_fatal_exception_reaches_the_caller(
+    autojump_clock: trio.testing.MockClock, nested: bool
+) -> None:
+    """B is interrupted; that stops C, which answers with an exit of its own."""
+    trace = Trace()
+
+    async def interrupted(ctx: Context[object]) -> None:
+        ctx.started()
+        await trio.sleep(1)
+        raise KeyboardInterrupt
+
+    async def exits(ctx: Context[object]) -> None:
+        ctx.started()
+        await ctx.stop_requested.wait()
+        raise SystemExit(3)
+
+    children = [
+        worker(trace, "A"),
+        ChildSpec(id="B", start=interrupted),
+        ChildSpec(id="C", start=exits),
+    ]
+    if nested:
+        children = [supervisor(id="group", children=children)]
+    with pytest.raises(BaseExceptionGroup) as caught:
+        async with open_actor_system(children=children):
+            await trio.sleep_forever()
+    assert sorted(type(e).__name__ for e in leaves(caught.value)) == [
+        "KeyboardInterrupt",
+        "SystemExit",
+    ]
+    assert trace.at("end") == {"A": 1}

@@ -16,6 +16,8 @@ from shove_actors.actors import (
     Crashed,
     Exited,
     Intensity,
+    MailboxSpec,
+    OnStop,
     Restart,
     RestartIntensityExceeded,
     Returned,
@@ -27,7 +29,10 @@ from shove_actors.actors import (
     supervisor,
 )
 
-from .kit import MANY, Trace, crasher, echo, run_until_failed, worker
+from .kit import MANY, Trace, crasher, echo, leaves, run_until_failed, worker
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 if sys.version_info < (3, 11):
     pass
@@ -297,3 +302,42 @@ async def test_empty_tree(autojump_clock: trio.testing.MockClock) -> None:
     async with open_actor_system(children=[]) as system:
         assert system.snapshot().children == ()
     assert system.report.clean
+
+
+@pytest.mark.parametrize("how", ["stop", "fatal"])
+async def test_a_nested_supervisor_that_ends_for_good_lets_its_children_drain(
+    autojump_clock: trio.testing.MockClock, how: str
+) -> None:
+    """Its children do not come back either, whether it was asked to stop or cannot go on."""
+    handled: list[str] = []
+    raised: list[type[BaseException]] = []
+
+    async def sink(ctx: Context[str]) -> None:
+        ctx.started()
+        async for message in ctx:
+            await trio.sleep(1)
+            handled.append(message)
+
+    async def source(ctx: Context[object]) -> None:
+        ctx.started()
+        await trio.sleep(1)
+        for n in range(3):
+            ctx.system.ref("group/sink").tell_nowait(f"m{n}")
+        if how == "fatal":
+            raise KeyboardInterrupt
+        ctx.system.stop()
+
+    children = [
+        ChildSpec(id="sink", start=sink, mailbox=MailboxSpec(on_stop=OnStop.DRAIN)),
+        ChildSpec(id="source", start=source),
+    ]
+    group = supervisor(id="group", children=children)
+    try:
+        async with open_actor_system(children=[group]) as system:
+            await system.wait_stopped()
+    except BaseExceptionGroup as exc:
+        raised = [type(e) for e in leaves(exc)]
+    assert raised == ([KeyboardInterrupt] if how == "fatal" else [])
+    assert handled == ["m0", "m1", "m2"]
+    assert trio.current_time() == 4
+    assert system.dead_letters == 0

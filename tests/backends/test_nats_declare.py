@@ -21,8 +21,8 @@ from shove_actors._errors import (
     TopologyError,
 )
 from shove_actors.backends import LaneSpec
-from shove_actors.backends.nats._declare import (
-    declare_all,
+from shove_actors.backends.nats._declare import declare_all
+from shove_actors.backends.nats._durables import (
     durable_config,
     ensure_durable,
     ensure_durables,

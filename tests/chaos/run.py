@@ -8,8 +8,10 @@ time (all processes of one machine share CLOCK_MONOTONIC), and a cause for each 
 
 So that a run takes less than half a minute, leases are two seconds instead of thirty, and it takes
 a few flights only (which of them, the seed says): with an even seed 480, at which a handler works
-40 ms; with an odd one 96, at 350 ms. Long handlers are what two of a shard would meet in: with the
-defences of `_lease.py` and `_worker.py` taken away, only they show it. Most of a run is waiting for
+40 ms; with an odd one 96, at 350 ms, because long handlers are what two of a shard would meet in.
+This is a test of the whole under kills and stops. It is too coarse to notice a missing defence of
+the lease (it stayed green without them): those are shown one by one in
+`tests/durability/test_fencing.py`. Most of a run is waiting for
 leases, so four at a time are no trouble for two cores.
 
     --seed 17            that run alone, with its plan

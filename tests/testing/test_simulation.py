@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
+from shove_actors.backends import margins
 from shove_actors.backends.memory import _fence, _lane
 from shove_actors.testing import (
     Disconnect,
@@ -98,6 +99,36 @@ def test_a_simulation_repeats(seed: int) -> None:
             sim.finish()
             histories.append([str(event) for event in sim.history])
     assert histories[0] == histories[1]
+
+
+def restarted_under_a_handler(ack_wait: float) -> None:
+    """A handler that unwinds slowly, cut off from a server that is restarted and so gives its
+    message away up to a second early."""
+    options = {"ack_wait": ack_wait, "handler_timeout": 9.0}
+    with Simulation(topic(shards=1), make=Note, options=options) as sim:
+        sim.start_process()
+        sim.advance(0.97)
+        sim.publish(1, script=("linger", "ack"))
+        [first] = sim.alive
+        sim.start_process()
+        sim.advance(1.02)  # older than what the fence gives up
+        sim.fault(Disconnect(first, for_s=20.0))
+        sim.fault(RestartServer())
+        sim.advance(ack_wait)
+        sim.finish()
+
+
+@pytest.mark.parametrize("ack_wait", [1.0, 1.5, 2.0, 3.0])
+def test_a_restarted_server_ends_leases_early(ack_wait: float) -> None:
+    restarted_under_a_handler(ack_wait)
+
+
+def test_the_simulation_finds_a_lease_that_forgets_restarts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(margins, "RESTART_EARLY_S", 0.0)
+    with pytest.raises(HistoryViolation, match="shard"):
+        restarted_under_a_handler(2.0)
 
 
 def test_the_simulation_finds_a_missing_fence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -407,6 +407,7 @@ class MemoryLane:
         for delivery in self._held.values():
             # Whatever was on its way is not any more.
             delivery.renewing = None
+            delivery.leased_at -= margins.RESTART_EARLY_S
         if self._spec.max_ack_pending == 1:
             self._fence.fence_young(self._held.values())
 

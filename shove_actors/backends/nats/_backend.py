@@ -54,7 +54,8 @@ from shove_actors.jetstream import (
 from shove_actors.messaging import ShardLayout, Topology, check_collisions
 
 from ._browse import delete_message, last_sequence, next_message
-from ._declare import declare_all, ensure_durable, ensure_durables
+from ._declare import declare_all
+from ._durables import ensure_durable, ensure_durables
 from ._lane import NatsLane
 from ._marks import list_marks, read_mark, write_mark
 from ._notes import read_note, write_note

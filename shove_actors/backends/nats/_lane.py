@@ -379,8 +379,11 @@ class NatsLane:
                 delivery.renewing = None
                 if not delivery.lost:
                     self.renew(delivery)
-            self._fence.reconnected()
         self._top_up()
+        if known and self._conn.connected:
+            # After the pull: nats-server 2.9 keeps what is given back while nobody asks for it
+            # until the end of its lease.
+            self._fence.reconnected()
 
     def renew(self, delivery: Delivery) -> None:
         renew(self._conn, delivery)
@@ -391,7 +394,8 @@ class NatsLane:
         delivery.settled = delivery.lost = True
         if self._held.get(delivery.sequence) is delivery:
             del self._held[delivery.sequence]
-        self._fence.handler_ended(delivery)
+        if not self._recovery.active:  # else `_recovered` does it
+            self._fence.handler_ended(delivery)
         self._next_of(delivery)
         self._top_up()
 
@@ -423,6 +427,8 @@ class NatsLane:
         if not self._closing:
             self._inbox = self._conn.new_inbox()
             self._conn.move_subscription(self._sid, self._inbox)
+        for delivery in self._held.values():
+            delivery.leased_at -= margins.RESTART_EARLY_S
         if self._shard:
             self._fence.fence_young(self._held.values())
 

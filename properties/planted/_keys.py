@@ -1,0 +1,208 @@
+"""Keys: which lane they are in, and what happens to one that has failed."""
+
+from __future__ import annotations
+
+from shove_actors.messaging import _poison as _names
+from shove_actors.runtime._gated import Gated
+from shove_actors.runtime._poison import PoisonGate
+from shove_actors.runtime._poison_settle import PoisonSettler
+from shove_actors.runtime._publisher import Publisher
+from shove_actors.runtime._replay import KeyGate
+from shove_actors.runtime import _replay_lane
+
+from ._defect import Defect, edit
+
+KEYS = (
+    Defect(
+        name="hash-of-the-wrong-field",
+        wrong="A message's lane is chosen by its id, not by its key.",
+        by="O",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(
+                Publisher,
+                "_prepare",
+                ("topic.shard_of(key)", "topic.shard_of(message_id or key)"),
+            ),
+        ),
+    ),
+    Defect(
+        name="poison-written-after-the-ack",
+        wrong="A key is poisoned after its message was acknowledged.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonSettler,
+                "carry_out",
+                (
+                    "    return await super().carry_out(delivery, verdict, retry_count)",
+                    "    held = await super().carry_out(delivery, verdict, retry_count)\n"
+                    "    if held and isinstance(verdict, Dead):\n"
+                    "        await self._gate.condemn(delivery, verdict, retry_count)\n"
+                    "    return held",
+                ),
+            ),
+            edit(
+                PoisonSettler,
+                "_bury",
+                (
+                    "    condemned, retry_count, key = "
+                    "await self._gate.condemn(delivery, verdict, retry_count)\n",
+                    "    condemned = verdict\n",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="poison-forgotten-at-restart",
+        wrong="Poisoned keys are remembered by the process that poisoned them, and nowhere else.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "condemn",
+                (
+                    "if await self.book.put(key, record, entry.revision):",
+                    "if self.__dict__.setdefault('own', {}).setdefault(key, record):",
+                ),
+            ),
+            edit(
+                PoisonGate,
+                "look_up",
+                (
+                    "record = (await self.book.find(key)).record",
+                    "record = self.__dict__.setdefault('own', {}).get(key)",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="poison-check-skips-redeliveries",
+        wrong="A redelivered message is handled without a look whether its key is poisoned.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "passes",
+                (
+                    "    if value is None or",
+                    "    if delivery.num_delivered > 1 and CONTROL not in headers:\n"
+                    "        return True\n"
+                    "    if value is None or",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="clean-for-ever",
+        wrong="A key that was clean once is never looked up again.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "passes",
+                ("if self._clean.get(value) != tenure:", "if value not in self._clean:"),
+            ),
+        ),
+    ),
+    Defect(
+        name="sequence-failed-is-handled",
+        wrong="Only the message that poisoned a key is kept from the handler.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "look_up",
+                (
+                    "if record is not None:",
+                    "if record is not None and record.about(\n"
+                    "        delivery.sequence, delivery.timestamp_ns\n"
+                    "    ):",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="other-keys-are-poisoned-too",
+        wrong="All keys share one record, so what poisons one poisons all.",
+        by="B",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                _names,
+                "mark_name",
+                (
+                    "    if _SAFE.fullmatch(key) is not None and len(key) <= MAX_NAME:\n",
+                    "    key = key[:1]\n"
+                    "    if _SAFE.fullmatch(key) is not None and len(key) <= MAX_NAME:\n",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="released-before-the-replay",
+        wrong="A key is released first, and its dead letters are handled then.",
+        by="LOP",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                KeyGate,
+                "obey",
+                (
+                    "    letters = await self._letters(dlq, key, record)\n",
+                    "    letters = await self._letters(dlq, key, record)\n"
+                    "    await self.book.remove(key, entry.revision)\n",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="replay-in-reverse",
+        wrong="Dead letters are replayed last first.",
+        by="O",
+        machines=("fail_all",),
+        plants=(edit(_replay_lane, "in_order", ("yield from sorted(", "yield from reversed(sorted("),
+                     ("one.sequence))", "one.sequence)))")),),
+    ),
+    Defect(
+        name="replay-goes-on-after-a-failure",
+        wrong="After a dead letter that fails again, the next one is handled.",
+        by="OP",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                _replay_lane.ReplayLane,
+                "fail",
+                (
+                    "self.failure = Failure(self._letters[0], delivery, verdict, retry_count)",
+                    "self._next()",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="control-message-acked-first",
+        wrong="A release is acknowledged before the dead letters are handled.",
+        by="OIP",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                Gated,
+                "_obey",
+                (
+                    "            done = await gate.obey(",
+                    "            self._lane.ack(control)\n            done = await gate.obey(",
+                ),
+                (
+                    "        self._lane.ack(control)\n    elif",
+                    "        pass\n    elif",
+                ),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,218 @@
+"""Who has a message, for how long, and when it is given back."""
+
+from __future__ import annotations
+
+from shove_actors.backends.memory._lane import MemoryLane
+from shove_actors.runtime import _lease
+from shove_actors.runtime._lease import LeaseKeeper
+from shove_actors.runtime._registration import Registration
+from shove_actors.runtime._scaled_pool import ScaledPool
+from shove_actors.runtime._worker import Worker
+
+from ._defect import Defect, Swap, edit
+
+_OWN_LEASE = "if delivery.lost or age > self._spec.ack_wait_s * LEASE_SHARE or not self._connected:"
+
+LANES = (
+    Defect(
+        name="two-pending-on-a-shard",
+        wrong="A shard's durable lets two messages out at a time.",
+        by="OI",
+        machines=("skip", "fail_all"),
+        plants=(edit(Registration, "lane_specs", ("max_ack_pending=1,", "max_ack_pending=2,")),),
+    ),
+    Defect(
+        name="prefetch-of-two-on-a-lane",
+        wrong="A shard's lane prefetches a second message while the first is retried.",
+        by="OI",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(
+                Registration,
+                "lane_specs",
+                ("credit=1,", "credit=2,"),
+                ("max_ack_pending=1,", "max_ack_pending=2,"),
+            ),
+        ),
+    ),
+    Defect(
+        name="lease-not-renewed",
+        wrong="The lease of a message in hand is never renewed.",
+        by="BI",
+        machines=("skip", "plain"),
+        plants=(edit(LeaseKeeper, "tend", ("lane.renew(delivery)", "pass")),),
+    ),
+    Defect(
+        name="renewal-taken-for-granted",
+        wrong="A lease counts as renewed although nothing was sent.",
+        by="I",
+        machines=("skip", "plain"),
+        plants=(edit(LeaseKeeper, "tend", ("lane.renew(delivery)", "delivery.leased_at = now")),),
+    ),
+    Defect(
+        name="lease-margin-zero",
+        wrong="A handler that lost its lease is cancelled when the lease ends, not before.",
+        by="I",
+        machines=("skip", "plain"),
+        plants=(Swap(_lease, "CANCEL_SHARE", 1.0),),
+    ),
+    Defect(
+        name="lost-lease-does-not-cancel",
+        wrong="A handler goes on although its lease is lost.",
+        by="I",
+        machines=("skip", "plain"),
+        plants=(edit(LeaseKeeper, "_lose", ("delivery.on_lost()", "pass")),),
+    ),
+    Defect(
+        name="stale-settle",
+        wrong="A delivery whose lease is lost is handed back, by sequence, under its new owner.",
+        by="I",
+        machines=("skip", "plain"),
+        plants=(
+            edit(MemoryLane, "_release", (_OWN_LEASE, "if not self._connected:")),
+            edit(
+                Worker,
+                "_interrupted",
+                ("self._lane.forget(delivery)", "self._lane.nak(delivery)"),
+            ),
+        ),
+    ),
+    Defect(
+        name="starts-what-is-lost",
+        wrong="A handler is called for a delivery whose lease was lost while it waited.",
+        by="I",
+        machines=("serial", "skip"),
+        plants=(
+            edit(
+                Worker,
+                "_take_until_slow",
+                ("if delivery.lost:\n", "if delivery.settled:\n"),
+                (
+                    "            if is_lost(delivery):\n"
+                    "                return self._interrupted(delivery, None)\n"
+                    "            if verdict",
+                    "            if verdict",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="fence-left-out",
+        wrong="What a killed server may have forgotten to have delivered is handled on.",
+        by="I",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(
+                MemoryLane,
+                "link_cut",
+                ("self._fence.fence_young(self._held.values())", "pass"),
+            ),
+        ),
+    ),
+    Defect(
+        name="stuck-settle-keeps-connection",
+        wrong="A settle that nobody has read by the end of its lease is left on its way.",
+        by="IO",
+        machines=("skip", "fail_all"),
+        plants=(edit(MemoryLane, "_guard", ("backend.drop_connection()", "pass")),),
+    ),
+    Defect(
+        name="stale-successor-is-handled",
+        wrong="A second delivery of a message that was settled meanwhile is handled.",
+        by="OBI",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(
+                MemoryLane,
+                "_release",
+                (
+                    "delivery.successor = None\n"
+                    "    if self._held.get(delivery.sequence) is delivery:\n"
+                    "        del self._held[delivery.sequence]",
+                    "successor, delivery.successor = delivery.successor, None\n"
+                    "    if self._held.get(delivery.sequence) is delivery:\n"
+                    "        del self._held[delivery.sequence]\n"
+                    "        if successor is not None:\n"
+                    "            self._held[successor.sequence] = successor\n"
+                    "            self._buffer.push(successor)",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="credit-ignored",
+        wrong="A lane asks for more than its credit.",
+        by="end",
+        machines=("plain", "serial"),
+        plants=(
+            edit(
+                MemoryLane,
+                "_refill",
+                (
+                    "missing = self._credit - len(self._held) - self._requested",
+                    "missing = self._credit - self._requested",
+                ),
+            ),
+            edit(
+                MemoryLane,
+                "_take",
+                (
+                    "self._closed or (held is None and len(self._held) >= self._credit)",
+                    "self._closed",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="drain-keeps-what-waits",
+        wrong="A drain does not give back the messages that no handler has seen.",
+        by="end",
+        machines=("serial", "plain"),
+        plants=(edit(MemoryLane, "close", ("self.nak(delivery)", "pass")),),
+    ),
+    Defect(
+        name="drain-settles-the-interrupted",
+        wrong="A message whose handler is interrupted by a stop is acknowledged.",
+        by="L",
+        machines=("plain", "skip"),
+        plants=(
+            edit(Worker, "_give_back", ("self._lane.nak(delivery)", "self._lane.ack(delivery)")),
+        ),
+    ),
+    Defect(
+        name="handler-outlives-its-group",
+        wrong="A stopped group does not wait for its handlers.",
+        by="T",
+        machines=("plain", "skip"),
+        plants=(
+            edit(
+                Registration,
+                "_consume",
+                (
+                    "nursery.start_soon(self._run, worker, trio.current_time())",
+                    "trio.lowlevel.spawn_system_task(self._run, worker, trio.current_time())",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="scaling-down-interrupts",
+        wrong="The autoscaler stops consumers in the middle of their handlers.",
+        by="B",
+        machines=("serial",),
+        plants=(
+            edit(
+                ScaledPool,
+                "shrink",
+                ("and not self._registration.is_busy(index)", ""),
+                (
+                    "    async with trio.open_nursery()",
+                    "    for index, _ in idle:\n"
+                    "        for worker in self._registration.consumers[index]:\n"
+                    "            worker.kill()\n"
+                    "    async with trio.open_nursery()",
+                ),
+            ),
+        ),
+    ),
+)

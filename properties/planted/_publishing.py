@@ -1,0 +1,87 @@
+"""What a publisher is told, and in which order it sends."""
+
+from __future__ import annotations
+
+from shove_actors.runtime._key_order import KeyOrder
+from shove_actors.runtime._publish_service import PublishService
+
+from ._defect import Defect, edit
+
+PUBLISHING = (
+    Defect(
+        name="publish-repeated-with-a-new-id",
+        wrong="A publish without an answer is repeated under another id.",
+        by="LB",
+        machines=("skip", "plain"),
+        plants=(
+            edit(
+                PublishService,
+                "_repeat",
+                (
+                    "self._again[post] = due",
+                    "post.header_block = post.header_block.replace(\n"
+                    '        b"\\r\\nNats-Msg-Id:", b"\\r\\nNats-Msg-Id:again-"\n'
+                    "    )\n"
+                    "    self._again[post] = due",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="stored-before-the-answer",
+        wrong="A publisher is told that its message is stored when it was sent.",
+        by="LO",
+        machines=("plain", "skip"),
+        plants=(
+            edit(
+                PublishService,
+                "_post",
+                (
+                    "self.backend.post(batch)",
+                    "self.backend.post(batch)\n"
+                    "    for post in batch:\n"
+                    '        self.done(post, Stored("", 0, False))',
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="unknown-told-as-stored",
+        wrong="A publisher that gives up without an answer says that the message is stored.",
+        by="L",
+        machines=("plain", "skip"),
+        plants=(
+            edit(
+                PublishService,
+                "_repeat",
+                (
+                    "self._again[post] = due",
+                    'self._finish(post, PublishReceipt("", 0, False))',
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="batch-reorders-a-key",
+        wrong="Of the messages of a key that wait for their turn, the last one goes first.",
+        by="O",
+        machines=("skip", "fail_all"),
+        plants=(edit(KeyOrder, "_over", ("behind.popleft()", "behind.pop()")),),
+    ),
+    Defect(
+        name="two-of-a-key-under-way",
+        wrong="A batch sends a message of a key before the one before it is stored.",
+        by="O",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(KeyOrder, "submit", ("if behind is not None:", "if False:")),
+            edit(
+                KeyOrder,
+                "_over",
+                ("self._waiting.pop(key):", "self._waiting.pop(key, ()):"),
+                ("behind = self._waiting[key]", "behind = self._waiting.get(key)"),
+                ("del self._waiting[key]", "self._waiting.pop(key, None)"),
+            ),
+        ),
+    ),
+)

@@ -1,0 +1,207 @@
+"""Durables: create what is missing, reconcile what is ours, refuse the rest.
+
+Rules (PC-067, PC-068, PC-071): nothing is sent when nothing differs; an update starts from what the
+server has, so settings that are not ours survive; a durable with another filter is never edited.
+
+A durable that delivers less than every message whole, or turns away the requests it is read with,
+would lose messages without a word, so it is refused. Streams are `_declare.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import trio
+
+from shove_actors._errors import (
+    ApiError,
+    ConsumerNotFound,
+    StreamNotFound,
+    TopicNotDeclared,
+    TopologyError,
+)
+from shove_actors.backends._port import LaneSpec
+from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream
+from shove_actors.messaging import layout_of, removed_shard
+
+#: How many durables are created at a time.
+CREATE_AT_ONCE = 16
+#: A consumer of a work-queue stream overlaps another one (10099, 10100).
+_OVERLAP = frozenset({10099, 10100})
+#: Limits on the requests of a durable. The server answers a larger request with an error, so the
+#: lane would wait for ever (or, with `max_bytes`, be served in crumbs).
+_REQUEST_LIMITS = ("max_batch", "max_expires", "max_bytes")
+
+
+def durable_config(spec: LaneSpec) -> ConsumerConfig:
+    return ConsumerConfig(
+        name=spec.durable,
+        durable_name=spec.durable,
+        filter_subject=spec.filter_subject,
+        ack_wait=spec.ack_wait_s,
+        max_ack_pending=spec.max_ack_pending,
+    )
+
+
+async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
+    """True when it had to be created. See `Backend.open_lane` for errors."""
+    try:
+        info = await js.consumer_info(spec.stream, spec.durable)
+    except StreamNotFound as exc:
+        raise _not_declared(spec) from exc
+    except ConsumerNotFound:
+        await _refuse_removed_shards(js, [spec])
+        await _create(js, spec)
+        return True
+    await _reconcile(js, spec, info)
+    return False
+
+
+async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
+    """`ensure_durable` for many durables of one stream: one listing instead of a look at each.
+
+    Returns when each was made, by name: a later one of the same name is another durable.
+    """
+    made: dict[str, str] = {}
+    if len(specs) < 4:
+        for spec in specs:
+            await ensure_durable(js, spec)
+            made[spec.durable] = (await js.consumer_info(spec.stream, spec.durable)).created
+        return made
+    known: dict[str, ConsumerInfo] = {}
+    try:
+        async for info in js.list_consumers(specs[0].stream):
+            known[info.name] = info
+    except StreamNotFound as exc:
+        raise _not_declared(specs[0]) from exc
+    await _refuse_removed_shards(js, [spec for spec in specs if spec.durable not in known])
+    missing: list[LaneSpec] = []
+    for spec in specs:
+        found = known.get(spec.durable)
+        if found is None:
+            missing.append(spec)
+        else:
+            await _reconcile(js, spec, found)
+            made[spec.durable] = found.created
+    made.update(await _create_many(js, missing))
+    return made
+
+
+async def _create_many(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
+    """Some at a time: one after another, 256 of them take seconds. The first failure is raised."""
+    made: dict[str, str] = {}
+    failures: list[Exception] = []
+    waiting = iter(specs)
+
+    async def create_one_after_another(scope: trio.CancelScope) -> None:
+        for spec in waiting:
+            try:
+                made[spec.durable] = (await _create(js, spec)).created
+            except Exception as exc:
+                failures.append(exc)
+                scope.cancel()
+                return
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(min(CREATE_AT_ONCE, len(specs))):
+            nursery.start_soon(create_one_after_another, nursery.cancel_scope)
+    if failures:
+        raise failures[0]
+    return made
+
+
+async def _refuse_removed_shards(js: JetStream, missing: Sequence[LaneSpec]) -> None:
+    """The server would make a durable for a subject that the stream never holds: a consumer that
+    was built with another number of shards would run on, idle, instead of saying so.
+    """
+    sharded = [spec for spec in missing if spec.filter_subject and spec.max_ack_pending == 1]
+    if not sharded:
+        return
+    stream = sharded[0].stream
+    try:
+        subjects = (await js.stream_info(stream)).config.subjects
+    except StreamNotFound as exc:
+        raise _not_declared(sharded[0]) from exc
+    layout = layout_of(stream, subjects)
+    for spec in sharded:
+        if layout.shards and spec.filter_subject not in subjects:
+            raise removed_shard(stream, str(spec.filter_subject), layout.shards)
+
+
+async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:
+    try:
+        return await js.create_consumer(spec.stream, durable_config(spec), action=None)
+    except StreamNotFound as exc:
+        raise _not_declared(spec) from exc
+    except ApiError as exc:
+        if exc.err_code in _OVERLAP:
+            raise TopologyError(
+                f"stream {spec.stream!r} is a work queue and has another consumer for the same "
+                f"subjects, so {spec.durable!r} cannot read it. Use one name for all groups of "
+                "the topic, or Retention.LIMITS for several independent readers"
+            ) from exc
+        raise
+
+
+async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
+    config = info.config
+    where = f"consumer {spec.durable!r} of stream {spec.stream!r}"
+    if config.deliver_subject:
+        raise TopologyError(f"{where} is a push consumer; delete it, then start again")
+    if config.ack_policy != "explicit":
+        raise TopologyError(
+            f"{where} has ack_policy={config.ack_policy!r}, needed is 'explicit'; delete it"
+        )
+    actual = config.filter_subject or (config.filter_subjects[0] if config.filter_subjects else "")
+    if len(config.filter_subjects) > 1 or (
+        actual != (spec.filter_subject or "") and not (actual == ">" and not spec.filter_subject)
+    ):
+        raise TopologyError(
+            f"{where} filters {config.filter_subjects or actual!r}, the topic needs "
+            f"{spec.filter_subject or 'no filter'!r}; delete it once its messages are settled"
+        )
+    _refuse_lossy(where, config)
+    changes: dict[str, object] = {}
+    if config.ack_wait is None or abs(config.ack_wait - spec.ack_wait_s) > 1e-9 or config.backoff:
+        # A backoff list would silently replace ack_wait (PC-027).
+        changes["ack_wait"] = spec.ack_wait_s
+        changes["backoff"] = ()
+    if config.max_ack_pending != spec.max_ack_pending:
+        changes["max_ack_pending"] = spec.max_ack_pending
+    if config.max_deliver not in (None, -1, 0):
+        # A server-side limit strands the message in the stream (PC-033).
+        changes["max_deliver"] = -1
+    if changes:
+        await js.create_consumer(
+            spec.stream,
+            replace(config, name=spec.durable, **changes),  # type: ignore[arg-type]
+            action=None,
+        )
+
+
+def _refuse_lossy(where: str, config: ConsumerConfig) -> None:
+    found: list[tuple[str, object, str]] = []
+    if config.deliver_policy != "all":
+        found.append(("deliver_policy", config.deliver_policy, "'all'"))
+    if config.replay_policy != "instant":
+        found.append(("replay_policy", config.replay_policy, "'instant'"))
+    if config.extra.get("headers_only"):
+        found.append(("headers_only", True, "False"))
+    for name in _REQUEST_LIMITS:
+        limit = config.extra.get(name)
+        # The server takes 0 and less for no limit.
+        if isinstance(limit, int) and limit > 0:
+            found.append((name, limit, "no limit"))
+    if found:
+        name, actual, wanted = found[0]
+        raise TopologyError(
+            f"{where} has {name}={actual!r}, needed is {wanted}; delete it once its messages are "
+            "settled, then start again: it is made anew with the right settings"
+        )
+
+
+def _not_declared(spec: LaneSpec) -> TopicNotDeclared:
+    return TopicNotDeclared(
+        f"there is no stream {spec.stream!r}; call `await broker.declare(topic)` before consuming"
+    )

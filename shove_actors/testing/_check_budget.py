@@ -1,0 +1,141 @@
+"""The invariant B, and of L what the end shows. Part of `Checker`."""
+
+from __future__ import annotations
+
+from ._check_state import MessageState, TopicState
+from ._history import Event
+from ._rules import HistoryViolation, Letter, Violation
+
+#: A delay is compared with this much of it: clocks round.
+_ALMOST = 0.999
+
+
+class BudgetChecks:
+    """Attempts, and the reasons for which messages are given up."""
+
+    index: int
+    #: Something has gone wrong by now, a process has ended otherwise than in order.
+    _disturbed: bool
+    #: The server may have forgotten how often it has delivered what.
+    _forgetful: bool
+
+    def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
+        """Of a handler that is called, before the message knows of it."""
+        attempt, most = event.attempt, topic.rules.max_retries
+        if topic.rules.faults_known:
+            self._needless(event, topic, message)
+        if attempt == message.highest:
+            return
+        if attempt > most:
+            raise self._breach(
+                "B", event, f"{event.id} is tried again, as retry {attempt} of {most}"
+            )
+        if attempt > 0 and not message.failed >> (attempt - 1) & 1:
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} comes as retry {attempt}, but no attempt with retry count "
+                f"{attempt - 1} has failed",
+            )
+        if attempt < message.highest and event.shard is not None:
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} comes as retry {attempt}, but it had been retry {message.highest}",
+            )
+
+    def _needless(self, event: Event, topic: TopicState, message: MessageState) -> None:
+        """Attempts that nothing in the history accounts for."""
+        attempt, rules = event.attempt, topic.rules
+        if event.shard is not None and not (self._forgetful or message.replayed):
+            died = message.unended
+            if died > rules.max_retries + 1:
+                raise self._breach(
+                    "B", event, f"{event.id} is tried again, after {died} processes died of it"
+                )
+        before = message.latest
+        if self._disturbed or before is None or message.deferred:
+            return
+        if before.attempt == attempt and (
+            before.sequence == event.sequence or message.failed >> attempt & 1
+        ):
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} is tried again with retry count {attempt}, and nothing has gone "
+                "wrong since it was before",
+            )
+        delays = rules.retry_delays
+        if attempt == before.attempt + 1 and delays:
+            delay = delays[min(attempt, len(delays)) - 1]
+            waited = event.time - message.failed_at
+            if waited < delay * _ALMOST:
+                raise self._breach(
+                    "B",
+                    event,
+                    f"{event.id} comes as retry {attempt} after {waited:.3f} s; the delay of that "
+                    f"retry is {delay:g} s",
+                )
+
+    def _dead(self, event: Event, topic: TopicState, message: MessageState) -> None:
+        reason = message.dead = event.detail or "dead"
+        if event.key is not None:
+            topic.key(event.key).letters.setdefault(event.sequence, event.id)
+        if "B" not in topic.only:
+            return
+        if event.duplicate:
+            raise self._breach("B", event, f"{event.id} has a second dead letter of the same copy")
+        if message.replayed:
+            return  # the story of another life
+        most = topic.rules.max_retries
+        if reason == "max_retries_exceeded" and message.failed != (1 << most + 1) - 1:
+            failures = bin(message.failed).count("1")
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} is a dead letter because its {most} retries are used up, after "
+                f"{failures} failed {'attempt' if failures == 1 else 'attempts'}",
+            )
+        if reason == "rejected" and not message.refused:
+            raise self._breach(
+                "B", event, f"{event.id} is a dead letter because it was rejected; nobody did that"
+            )
+        if reason == "crashed" and not message.unended:
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} is a dead letter because it kills its process; none was killed by it",
+            )
+        if reason == "sequence_failed" and topic.rules.faults_known and event.key is not None:
+            if not topic.key(event.key).ever_poisoned:
+                raise self._breach(
+                    "B",
+                    event,
+                    f"{event.id} is a dead letter because an earlier message of its key "
+                    f"{event.key!r} has failed; none has",
+                )
+
+    def _held(self, event: Event, topic: TopicState) -> None:
+        if event.duplicate and "B" in topic.only:
+            raise self._breach(
+                "B", event, f"{event.detail} holds two copies of the same copy of {event.id}"
+            )
+
+    def _breach(
+        self,
+        rule: Letter,
+        event: Event,
+        sentence: str,
+        *,
+        end: bool = False,
+        about: Event | None = None,
+    ) -> HistoryViolation:
+        return HistoryViolation(
+            Violation(
+                rule=rule,
+                sentence=sentence,
+                index=None if end else self.index,
+                event=event,
+                about=about if about is not None else event,
+            )
+        )
