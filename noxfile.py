@@ -74,6 +74,16 @@ def properties(session: nox.Session) -> None:
 
 
 @nox.session
+def planted(session: nox.Session) -> None:
+    """Defects planted into the real code, one at a time: each has to be noticed.
+
+    `nox -s planted -- --only mover-moves-early` for one, `-- --list` for their names.
+    """
+    session.install("-e", ".[test]")
+    session.run("python", "-m", "properties.planted", *session.posargs)
+
+
+@nox.session
 def coverage(session: nox.Session) -> None:
     """Lines and branches of the actors that their own tests run: all of them, or it fails."""
     session.install("-e", ".[dev]")

@@ -17,14 +17,26 @@ from collections import deque
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from enum import Enum
+
+from supervisor_child import (
+    DRAWS,
+    OVERRUN_S,
+    PERIOD_S,
+    Boom,
+    Child,
+    Fact,
+    Manner,
+    Seen,
+    Setup,
+    TooSlow,
+    Traits,
+    chain,
+)
 
 from shove_actors.actors import (
     AutoShutdown,
-    Backoff,
     Crashed,
     Exit,
-    Intensity,
     Killed,
     Restart,
     Returned,
@@ -56,136 +68,7 @@ from shove_actors.actors._plan_types import (
     Tick,
 )
 
-PERIOD_S = 10.0
-OVERRUN_S = 4.0
-#: What the source of jitter gives, over and over. All times are sums of powers of two: exact.
-DRAWS = (0.0, 0.5, 0.75)
 GROUPS = (Strategy.REST_FOR_ONE, Strategy.ONE_FOR_ALL)
-
-Fact = tuple[str, str, float, float, int]
-Seen = tuple[str, str, str, float]
-"""What a run reports, in order: (up, down, rejected, add or remove; id; kind of exit; time)."""
-
-
-class Manner(Enum):
-    """How a child takes a request to stop."""
-
-    PROMPT = "ends when asked"
-    SLOW = "ends when told, or cancelled"
-    STUBBORN = "ends when told"
-
-
-class Boom(Exception):
-    """What children crash with; says which incarnation it was."""
-
-
-@dataclass(frozen=True)
-class Traits:
-    """A child, as far as it matters here."""
-
-    restart: Restart = Restart.PERMANENT
-    backoff: Backoff | None = None
-    significant: bool = False
-    manner: Manner = Manner.PROMPT
-    grace_s: float = 2.0
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Setup:
-    """A supervisor and its first children. `strategy=None` is a dynamic one."""
-
-    strategy: Strategy | None
-    budget: int
-    auto: AutoShutdown = AutoShutdown.NEVER
-    pool_grace_s: float | None = None
-    children: tuple[Traits, ...] = ()
-
-    @property
-    def intensity(self) -> Intensity:
-        return Intensity(max_restarts=self.budget, period_s=PERIOD_S)
-
-    def named(self) -> dict[str, Traits]:
-        """The children of a static one, by id; significant only where the specs allow it."""
-        if self.strategy is None:
-            return {}
-        return {
-            f"c{n}": replace(
-                each,
-                significant=each.significant
-                and self.auto is not AutoShutdown.NEVER
-                and each.restart is not Restart.PERMANENT,
-            )
-            for n, each in enumerate(self.children)
-        }
-
-
-def chain(error: BaseException | None) -> list[str]:
-    """An error and its causes, for comparing: the types, and what a `Boom` says."""
-    names = []
-    while error is not None:
-        names.append(str(error) if isinstance(error, Boom) else type(error).__name__)
-        error = error.__cause__
-    return names
-
-
-class Child:
-    """One slot, and its present incarnation."""
-
-    def __init__(self, id_: str, traits: Traits) -> None:
-        self.id = id_
-        self.traits = traits
-        self.number = 0
-        self.state = State.DOWN
-        self.last_exit: Exit | None = None
-        self.forgotten = False
-        self.removed = False
-        self.done_with = False
-        """Ended by itself in a way that is not answered with a restart."""
-        self.not_before = 0.0
-        self.failures = 0
-        self.draw = 0.0
-        self.up_since = 0.0
-        self.began = 0
-        """Which start of all it was, and how many restarts had been counted by then."""
-        self.epoch = 0
-        self._clear()
-
-    def _clear(self) -> None:
-        self.alive = False
-        self.up = False
-        self.said_started = False
-        self.start_cancelled = False
-        self.asked_at: float | None = None
-        self.killed_at: float | None = None
-        self.unwatch()
-
-    def start(self, now: float) -> None:
-        self._clear()
-        self.alive = True
-        self.number += 1
-        self.state = State.STARTING
-        if self.traits.timeout_s is not None:
-            self.start_due = now + self.traits.timeout_s
-
-    def unwatch(self) -> None:
-        self.in_grace = False
-        self.start_due = self.grace_due = self.overrun_due = math.inf
-
-    @property
-    def starting(self) -> bool:
-        return self.alive and not self.up
-
-    @property
-    def under_way(self) -> bool:
-        """Starting or stopping."""
-        stopping = self.asked_at is not None or self.killed_at is not None
-        return self.alive and (stopping or not self.up)
-
-    @property
-    def stage(self) -> tuple[int, bool, bool]:
-        """What its function knows: number, whether it said started, whether it was asked."""
-        return self.number, self.said_started, self.asked_at is not None
 
 
 @dataclass(frozen=True)
@@ -195,7 +78,6 @@ class Report:
     word: str
     child: Child
     exit: Exit | None = None
-    error: Exception | None = None
 
 
 class PlanWorld:
@@ -231,6 +113,7 @@ class PlanWorld:
         self._asked: dict[tuple[str, int], float] = {}
         self._draws = 0
         self._cursor: list[Child] | None = None
+        self._known_late: set[tuple[Child, int]] = set()
         self._stop_begun: set[Child] = set()
         self._graces: dict[str, float] = {}
         self._starts = 0
@@ -396,8 +279,8 @@ class PlanWorld:
             assert report.exit is not None
             self._dispatch(ChildDown(id=child.id, exit=report.exit, draw=draw))
         elif report.word == "rejected":
-            assert report.error is not None
-            self._dispatch(ChildRejected(id=child.id, error=report.error, draw=draw))
+            error = self._start_error(child, report.exit)
+            self._dispatch(ChildRejected(id=child.id, error=error, draw=draw))
         elif report.word == "add":
             self._dispatch(Add(slot=_plan_slot(child)))
         else:
@@ -423,23 +306,23 @@ class PlanWorld:
         if child.up:
             self._due.append(Report("down", child, exit=exit_))
         elif not self.stopping:
-            error = StartFailed(how)
-            if isinstance(exit_, Crashed):
-                error.__cause__ = exit_.error
-            elif child.start_cancelled and not self._leaving(child):
-                error.__cause__ = TooSlow()
-            self._due.append(Report("rejected", child, error=error))
+            self._due.append(Report("rejected", child, exit=exit_))
         if go_on:
             self._go_on_stopping()
 
-    def _leaving(self, child: Child) -> bool:
+    def _start_error(self, child: Child, exit_: Exit | None) -> StartFailed:
+        error = StartFailed(child.id)
         slot = self.state.slots.get(child.id)
-        return slot is not None and slot.leaving
+        if isinstance(exit_, Crashed):
+            error.__cause__ = exit_.error
+        elif child.start_cancelled and not (slot is not None and slot.leaving):
+            error.__cause__ = TooSlow()
+        return error
 
     def _late(self, child: Child, late: bool) -> None:
-        word = f"{child.id}.{child.number}"
-        if late and word not in self.late:
-            self.late.append(word)
+        if late and (child, child.number) not in self._known_late:
+            self._known_late.add((child, child.number))
+            self.late.append(f"{child.id}.{child.number}")
 
     def _timers(self, child: Child) -> None:
         if child.start_due <= self.now:
@@ -707,13 +590,6 @@ class PlanWorld:
             assert all(c.epoch == len(self.restarts) for c in up), "outlived a restart of all"
         if self.setup.auto is AutoShutdown.ANY:  # (nobody in a pool is significant)
             assert not any(c.traits.significant and c.done_with for c in self.children.values())
-
-
-class TooSlow(Exception):
-    """Stands for `trio.TooSlowError`, which is not of this world."""
-
-
-TooSlow.__name__ = "TooSlowError"
 
 
 def _plan_slot(child: Child) -> PlanSlot:

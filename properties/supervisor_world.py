@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 import trio
-from supervisor_model import DRAWS, OVERRUN_S, Boom, Fact, Manner, Seen, Setup, Traits, chain
+from supervisor_child import DRAWS, OVERRUN_S, Boom, Fact, Manner, Seen, Setup, Traits, chain
 
 from shove_actors.actors import (
     ActorSystem,

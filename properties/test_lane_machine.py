@@ -17,6 +17,7 @@ import msgspec
 from hypothesis import settings
 
 from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
+from shove_actors.runtime import AutoscalerConfig
 from shove_actors.testing import MessagingMachine
 
 #: Examples, steps of each, and messages of a large batch.
@@ -58,6 +59,17 @@ class PlainMachine(NoteMachine):
     options: ClassVar = {"consumers": 2, "prefetch": 20, "concurrent_processing": True}
 
 
+class SerialMachine(NoteMachine):
+    """The same, with handlers that take their turn, and as many consumers as the load calls for."""
+
+    topic = PlainMachine.topic
+    options: ClassVar = {
+        "consumers": (1, 3),
+        "prefetch": 20,
+        "autoscaler": AutoscalerConfig(poll_interval=1.0, hysteresis=1.0, cooldown=2.0),
+    }
+
+
 class SkipMachine(NoteMachine):
     """One lane per shard; what fails for good is skipped."""
 
@@ -71,11 +83,13 @@ class FailAllMachine(NoteMachine):
 
 
 TestPlain = PlainMachine.TestCase
+TestSerial = SerialMachine.TestCase
 TestSkip = SkipMachine.TestCase
 TestFailAll = FailAllMachine.TestCase
 
 
 _SETTINGS = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
 TestPlain.settings = _SETTINGS
+TestSerial.settings = _SETTINGS
 TestSkip.settings = _SETTINGS
 TestFailAll.settings = _SETTINGS

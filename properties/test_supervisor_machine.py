@@ -36,7 +36,8 @@ from hypothesis.stateful import (
     precondition,
     rule,
 )
-from supervisor_model import Child, Manner, PlanWorld, Setup, Traits
+from supervisor_child import Child, Manner, Setup, Traits
+from supervisor_model import PlanWorld
 from supervisor_world import TrioWorld
 
 from shove_actors.actors import AutoShutdown, Backoff, Restart, State, Strategy

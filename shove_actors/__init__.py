@@ -39,12 +39,15 @@ if TYPE_CHECKING:
     from ._errors import DecodeError as DecodeError
     from ._errors import EmbeddedServerError as EmbeddedServerError
     from ._errors import EncodeError as EncodeError
+    from ._errors import FeatureUnavailable as FeatureUnavailable
     from ._errors import HandlerError as HandlerError
     from ._errors import HeaderError as HeaderError
     from ._errors import JetStreamNotEnabled as JetStreamNotEnabled
     from ._errors import MessageTooLarge as MessageTooLarge
     from ._errors import NotConnected as NotConnected
+    from ._errors import PermissionDenied as PermissionDenied
     from ._errors import PublishError as PublishError
+    from ._errors import PublishForbidden as PublishForbidden
     from ._errors import PublishRefused as PublishRefused
     from ._errors import PublishUnknown as PublishUnknown
     from ._errors import RequestTimeout as RequestTimeout
@@ -129,6 +132,7 @@ __all__ = [
     "EmbeddedServerError",
     "EncodeError",
     "ExitCode",
+    "FeatureUnavailable",
     "HandlerError",
     "HeaderError",
     "JetStreamNotEnabled",
@@ -143,10 +147,12 @@ __all__ = [
     "NatsStreamConfig",
     "NotConnected",
     "Outcome",
+    "PermissionDenied",
     "Pipeline",
     "PoisonedKey",
     "ProportionalStrategy",
     "PublishError",
+    "PublishForbidden",
     "PublishReceipt",
     "PublishRefused",
     "PublishUnknown",
@@ -199,12 +205,15 @@ _HOMES = {
         "DecodeError",
         "EmbeddedServerError",
         "EncodeError",
+        "FeatureUnavailable",
         "HandlerError",
         "HeaderError",
         "JetStreamNotEnabled",
         "MessageTooLarge",
         "NotConnected",
+        "PermissionDenied",
         "PublishError",
+        "PublishForbidden",
         "PublishRefused",
         "PublishUnknown",
         "RequestTimeout",

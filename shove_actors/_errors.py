@@ -59,6 +59,19 @@ class BrokerClosed(UsageError):
     """The broker is closed, or this task runs outside its `async with` block."""
 
 
+class PermissionDenied(UsageError):
+    """The server does not let this user publish to, or subscribe to, a subject.
+
+    `subject` is that subject, `operation` "publish" or "subscribe". Have the permission granted,
+    or connect as somebody who has it.
+    """
+
+    def __init__(self, message: str, *, subject: str = "", operation: str = "publish") -> None:
+        super().__init__(message)
+        self.subject = subject
+        self.operation = operation
+
+
 class HandlerError(UsageError):
     """A handler has a signature that the runtime cannot call. Fix the registration."""
 
@@ -155,6 +168,10 @@ class MessageTooLarge(PublishError):
 
 class PublishRefused(PublishError):
     """The server refused the message; the code and the description are its own."""
+
+
+class PublishForbidden(PermissionDenied, PublishRefused):
+    """This user may not publish to the message's subject; nothing was stored."""
 
 
 class PublishUnknown(PublishError, UnavailableError):

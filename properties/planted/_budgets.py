@@ -159,9 +159,7 @@ BUDGETS = (
         wrong="DEFER on a plain topic uses up the retry budget.",
         by="B",
         machines=("plain", "routing"),
-        plants=(
-            edit(_routing, "route", ("if deferred and not topology.sequenced:", "if False:")),
-        ),
+        plants=(edit(_routing, "route", ("if deferred and not topology.sequenced:", "if False:")),),
     ),
     Defect(
         name="missing-audit-counts-as-retry",
@@ -175,8 +173,6 @@ BUDGETS = (
         wrong="On a shard, a message's redeliveries are counted apart from its retries.",
         by="property",
         machines=("routing",),
-        plants=(
-            edit(_routing, "before_handling", ("if retries_by_nak(topology):", "if False:")),
-        ),
+        plants=(edit(_routing, "before_handling", ("if retries_by_nak(topology):", "if False:")),),
     ),
 )

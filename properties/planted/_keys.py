@@ -166,8 +166,14 @@ KEYS = (
         wrong="Dead letters are replayed last first.",
         by="O",
         machines=("fail_all",),
-        plants=(edit(_replay_lane, "in_order", ("yield from sorted(", "yield from reversed(sorted("),
-                     ("one.sequence))", "one.sequence)))")),),
+        plants=(
+            edit(
+                _replay_lane,
+                "in_order",
+                ("yield from sorted(", "yield from reversed(sorted("),
+                ("one.sequence))", "one.sequence)))"),
+            ),
+        ),
     ),
     Defect(
         name="replay-goes-on-after-a-failure",

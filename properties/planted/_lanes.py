@@ -53,7 +53,7 @@ LANES = (
         name="lease-margin-zero",
         wrong="A handler that lost its lease is cancelled when the lease ends, not before.",
         by="I",
-        machines=("skip", "plain"),
+        machines=("plain", "skip"),
         plants=(Swap(_lease, "CANCEL_SHARE", 1.0),),
     ),
     Defect(

@@ -120,9 +120,7 @@ SETTLING = (
         wrong="A message returns from a hold queue without the headers that it had.",
         by="LB",
         machines=("plain",),
-        plants=(
-            edit(HoldMover, "_header_block", ("headers = delivery.headers", "headers = {}")),
-        ),
+        plants=(edit(HoldMover, "_header_block", ("headers = delivery.headers", "headers = {}")),),
     ),
     Defect(
         name="mover-loses-the-count",

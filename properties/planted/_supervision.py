@@ -31,9 +31,7 @@ SUPERVISION = (
         wrong="A temporary child that crashes is started again.",
         by="end",
         machines=_BOTH,
-        plants=(
-            edit(_plan, "restarts", ("restart is Restart.TRANSIENT and not", "not")),
-        ),
+        plants=(edit(_plan, "restarts", ("restart is Restart.TRANSIENT and not", "not")),),
     ),
     Defect(
         name="stops-first-to-last",
@@ -109,8 +107,6 @@ SUPERVISION = (
         wrong="The autoscaler changes the number of consumers again before its cooldown is over.",
         by="property",
         machines=("autoscaler",),
-        plants=(
-            edit(_scaling, "stabilise", (" or now - state.acted_at < config.cooldown", "")),
-        ),
+        plants=(edit(_scaling, "stabilise", (" or now - state.acted_at < config.cooldown", "")),),
     ),
 )

@@ -13,7 +13,7 @@ is another one, or another server leads it. Numbers of tenures are unique in thi
 what was learnt through one lane is never believed of another.
 
 Tests: `tests/backends/test_tenure.py`; two processes in
-`tests/runtime/test_fail_all.py::test_poisoned_by_one_process_refused_by_the_other`.
+`tests/runtime/test_fail_all_processes.py::test_poisoned_by_one_process_refused_by_the_other`.
 """
 
 from __future__ import annotations

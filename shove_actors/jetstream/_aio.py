@@ -17,6 +17,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import re
 import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,10 +26,16 @@ from typing import Any
 from nats import errors as nats_errors
 from nats.aio.client import Client
 
-from shove_actors._errors import TLSError
+from shove_actors._errors import PermissionDenied, TLSError
 
 from ._framing import MessageSink
 from ._transport import WireTransport
+
+#: What a server says of a subject that this user may not use. The session goes on.
+_DENIED = re.compile(
+    r"\'?permissions violation for (publish|subscription) (?:to|with reply of) \"([^\"]*)\"", re.I
+)
+_ERR_LINE = re.compile(rb"-ERR[ \t]+([^\r\n]*)", re.I)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +118,25 @@ class SessionClient(Client):
         # nats-py tells nobody about the errors with which the server ends a connection.
         if "permissions violation" not in err_msg:
             self._note(nats_errors.Error(err_msg.strip("'")))
+        elif (denied := self._denied(err_msg)) is not None:
+            if self.is_connected:
+                self._events.on_notice(denied)
+            return
         await super()._process_err(err_msg)
+
+    def _denied(self, err_msg: str) -> PermissionDenied | None:
+        # nats-py hands the text over in lower case, and subjects are not.
+        line = _ERR_LINE.match(self._ps.buf)
+        found = _DENIED.match(line[1].decode(errors="replace") if line else err_msg)
+        if found is None:
+            return None
+        operation = "publish" if found[1].lower() == "publish" else "subscribe"
+        return PermissionDenied(
+            f"permissions violation: this user may not {operation} to {found[2]!r}; have it "
+            "granted on the server, or use other credentials",
+            subject=found[2],
+            operation=operation,
+        )
 
     async def _process_op_err(self, e: Exception) -> None:
         self._note(self.wire.error or e)

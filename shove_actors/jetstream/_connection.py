@@ -31,7 +31,7 @@ from functools import partial
 import trio
 import trio_asyncio
 
-from shove_actors._errors import BrokerClosed, ConnectionError
+from shove_actors._errors import BrokerClosed, ConnectionError, PermissionDenied
 from shove_actors._groups import unwrapped
 from shove_actors._real_clock import refuse_mock_clock
 
@@ -231,6 +231,7 @@ class Connection(Traffic):
     def _attach(self, link: Link) -> None:
         """A session is up: replay the subscriptions, let everybody write."""
         self._link = link
+        self._replies.denied = None
         self._server = link.server
         self._facts.replace(link.client.info)
         self._learn_servers()
@@ -284,7 +285,15 @@ class Connection(Traffic):
     # ----------------------------------------------------------------- callbacks
 
     def _on_notice(self, exc: Exception) -> None:
-        self._emit("error", ConnectionError(self._text(exc)))
+        if not isinstance(exc, PermissionDenied):
+            self._emit("error", ConnectionError(self._text(exc)))
+            return
+        redact = self._config.redact
+        denied = PermissionDenied(
+            redact(str(exc)), subject=redact(exc.subject), operation=exc.operation
+        )
+        self._tell_denied(denied)
+        self._emit("error", denied)
 
     def _on_info(self, info: dict[str, object]) -> None:
         if self._link is None:

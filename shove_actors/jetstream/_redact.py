@@ -10,7 +10,7 @@ Two rules, and both err on the side of removing too much:
 
 Everything to remove is marked in the original text first and replaced afterwards, so that secrets
 which contain or overlap each other, or a URL, leave no rest.
-Tests: `test_pc131_text`, the properties in `tests/jetstream/test_config.py`.
+Tests: `test_pc131_text`, the properties in `tests/jetstream/test_redact.py`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ ReplyHandler = Callable[[object, "bytes | None", "bytes | Exception"], None]
 class Replies:
     """Waiting entries by token. Tokens are never reused within a connection's life."""
 
-    __slots__ = ("_count", "_waiting", "_width", "prefix", "subject")
+    __slots__ = ("_count", "_waiting", "_width", "denied", "prefix", "subject")
 
     def __init__(self, inbox: bytes) -> None:
         self.prefix = inbox + b"."
@@ -25,6 +25,8 @@ class Replies:
         self._width = len(self.prefix)
         self._waiting: dict[bytes, tuple[ReplyHandler, object]] = {}
         self._count = itertools.count(1)
+        #: Why no reply can come in this session: the server does not let us hear the inbox.
+        self.denied: Exception | None = None
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -45,6 +47,20 @@ class Replies:
         entry = self._waiting.pop(subject[self._width :], None)
         if entry is not None:
             entry[0](entry[1], header_block, payload)
+
+    def fail_newest(self, subject: str, error: Exception) -> None:
+        """The server refused what was sent to `subject`, and tells so once for each.
+
+        The newest, because permissions are the same for all of them, unless they were taken away
+        meanwhile: then those that were sent before may still be answered. Handlers say by the
+        attribute `subject` of their argument where they have sent to.
+        """
+        for token in reversed(self._waiting):
+            handler, argument = self._waiting[token]
+            if getattr(argument, "subject", None) == subject:
+                del self._waiting[token]
+                handler(argument, None, error)
+                return
 
     def fail_all(self, error: Exception) -> None:
         """The connection is gone: nobody's reply will come."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import trio
 
-from shove_actors._errors import ConnectionError
+from shove_actors._errors import ConnectionError, PermissionDenied
 
 from ._replies import Replies
 from ._wire import status_of
@@ -34,9 +34,10 @@ class Reply:
 class _Waiter:
     """One task waiting for one reply."""
 
-    __slots__ = ("result", "task")
+    __slots__ = ("result", "subject", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, subject: str) -> None:
+        self.subject = subject
         self.task: trio.lowlevel.Task | None = None
         self.result: Reply | Exception | None = None
 
@@ -50,13 +51,16 @@ def _resume(argument: object, header_block: bytes | None, payload: bytes | Excep
         trio.lowlevel.reschedule(task)
 
 
-async def ask(replies: Replies, send: Callable[[bytes], object]) -> Reply:
-    """`send(reply_subject)`, then wait for the reply, however long it takes.
+async def ask(replies: Replies, subject: str, send: Callable[[bytes], object]) -> Reply:
+    """`send(reply_subject)` to `subject`, then wait for the reply, however long it takes.
 
-    Raises `ConnectionError` when the connection was lost meanwhile. Cancelling forgets the reply;
-    the request has been sent.
+    Raises `ConnectionError` when the connection was lost meanwhile, `PermissionDenied` when this
+    user may not ask there, or may not hear the answer. Cancelling forgets the reply; the request
+    has been sent.
     """
-    waiter = _Waiter()
+    if isinstance(replies.denied, PermissionDenied):
+        raise _own(replies.denied)
+    waiter = _Waiter(subject)
     reply_to = replies.expect(_resume, waiter)
     try:
         send(reply_to)
@@ -70,7 +74,14 @@ async def ask(replies: Replies, send: Callable[[bytes], object]) -> Reply:
             await trio.lowlevel.wait_task_rescheduled(abort)
     finally:
         replies.forget(reply_to)
+    if isinstance(waiter.result, PermissionDenied):
+        raise _own(waiter.result)
     if isinstance(waiter.result, Exception):
         raise ConnectionError(str(waiter.result))  # one of its own for each task
     assert waiter.result is not None
     return waiter.result
+
+
+def _own(error: PermissionDenied) -> PermissionDenied:
+    """Another one of the same: each task gets a traceback of its own."""
+    return PermissionDenied(str(error), subject=error.subject, operation=error.operation)

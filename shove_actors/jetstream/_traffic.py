@@ -12,7 +12,13 @@ from collections.abc import Callable
 
 import trio
 
-from shove_actors._errors import ConnectionError, NotConnected, RequestTimeout, UnavailableError
+from shove_actors._errors import (
+    ConnectionError,
+    NotConnected,
+    PermissionDenied,
+    RequestTimeout,
+    UnavailableError,
+)
 
 from ._availability import Availability
 from ._config import NatsConfig, ServerAddress
@@ -144,7 +150,8 @@ class Traffic:
 
         The wait includes waiting for a connection. Raises `RequestTimeout` when no reply came,
         `ConnectionError` when the connection was lost meanwhile (the request may or may not have
-        been carried out). Cancelling forgets the reply; the request may have been sent.
+        been carried out), `PermissionDenied` at once when this user may not ask. Cancelling
+        forgets the reply; the request may have been sent.
         """
         check_subject(subject)
         limit = self._config.request_timeout if timeout is None else timeout
@@ -153,11 +160,20 @@ class Traffic:
             wire_subject = subject.encode()
             return await ask(
                 self._replies,
+                subject,
                 lambda reply_to: self.publish(wire_subject, payload, reply_to, header_block),
             )
         raise RequestTimeout(
             f"no answer to {subject} within {limit:g} s from {self.server or 'any server'}"
         )
+
+    def _tell_denied(self, error: PermissionDenied) -> None:
+        """Whoever waits for what the server has just refused."""
+        if error.operation == "publish":
+            self._replies.fail_newest(error.subject, error)
+        elif error.subject == self._replies.subject.decode():
+            self._replies.denied = error
+            self._replies.fail_all(error)
 
     async def flush(self, timeout: float = 5.0) -> None:
         """Return when the server has read everything written so far (PING/PONG).

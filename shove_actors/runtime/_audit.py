@@ -17,7 +17,7 @@ What a failure costs:
     sink does not answer in time        the outcome holds; the gap is reported
     the attempt was interrupted         the message is given back in any case; the gap is reported
 
-Proof: `tests/runtime/test_audit.py`.
+Proof: `tests/runtime/test_audit.py`, `tests/runtime/test_audit_failures.py`.
 """
 
 from __future__ import annotations

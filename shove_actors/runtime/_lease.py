@@ -5,7 +5,7 @@ keeper renews each delivery in hand (waiting or in a handler) after a third of t
 confirmed `+WPI`: `leased_at` moves only when the server has answered. When no confirmation comes
 (cut off, or the durable is gone), the handler is cancelled at three quarters, so that it has a
 quarter of `ack_wait` to unwind before anybody else could start: at most one in flight, across
-processes. A lane refuses a settle after the lease (`NatsLane._release`).
+processes. A lane refuses a settle after the lease (`InHand.release`).
 
 Numbers: a tick is a twelfth of the shortest ack_wait, so "a third" is at most 5/12 and "three
 quarters" at most 10/12. They are in `backends/_margins.py`, with their reasons.

@@ -35,7 +35,7 @@ Consumers of the dead letters (`run_dlq`): a letter that such a handler has ackn
 a FAIL_ALL topic it is deleted then (`_registration.py`), so that it is not handled a second time
 here. Letters they gave up on stay, and are replayed.
 
-Tests: `tests/runtime/test_replay.py`, `tests/durability/test_replay_kills.py`.
+Tests: `tests/runtime/test_replay*.py`, `tests/durability/test_replay_kills.py`.
 """
 
 from __future__ import annotations

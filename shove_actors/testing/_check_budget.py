@@ -22,7 +22,7 @@ class BudgetChecks:
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
         attempt, most = event.attempt, topic.rules.max_retries
-        if topic.rules.faults_known:
+        if topic.rules.calm:
             self._needless(event, topic, message)
         if attempt == message.highest:
             return
@@ -56,15 +56,20 @@ class BudgetChecks:
         before = message.latest
         if self._disturbed or before is None or message.deferred:
             return
-        if before.attempt == attempt and (
-            before.sequence == event.sequence or message.failed >> attempt & 1
-        ):
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is tried again with retry count {attempt}, and nothing has gone "
-                "wrong since it was before",
-            )
+        if before.attempt == attempt:
+            if message.failed >> attempt & 1:
+                raise self._breach(
+                    "B",
+                    event,
+                    f"{event.id} comes as retry {attempt} again, although that attempt has failed",
+                )
+            if before.sequence == event.sequence:
+                raise self._breach(
+                    "B",
+                    event,
+                    f"{event.id} is tried again, although nothing was wrong with its attempt "
+                    "before, nor with anything else",
+                )
         delays = rules.retry_delays
         if attempt == before.attempt + 1 and delays:
             delay = delays[min(attempt, len(delays)) - 1]
@@ -106,7 +111,7 @@ class BudgetChecks:
                 event,
                 f"{event.id} is a dead letter because it kills its process; none was killed by it",
             )
-        if reason == "sequence_failed" and topic.rules.faults_known and event.key is not None:
+        if reason == "sequence_failed" and topic.rules.calm and event.key is not None:
             if not topic.key(event.key).ever_poisoned:
                 raise self._breach(
                     "B",

@@ -6,10 +6,11 @@ I  one in flight      At most one handler runs per shard, over all processes, an
                       at most one per message.
 L  nothing is lost    What its publisher was told to be stored has been acknowledged by a handler,
                       is a dead letter, or is still stored.
-B  budget is exact    A retry follows a failed attempt, and nothing else; never more than
-                      `max_retries`; and a message is given up only for the reason it is given up
-                      for.
-P  poisoned keys      Of a failed key (FAIL_ALL) nothing later is handled until it is released.
+B  budget is exact    A retry follows a failed attempt, and nothing else, after its delay; never
+                      more than `max_retries`; a message is given up only for the reason it is given
+                      up for, and once; a copy is made once.
+P  poisoned keys      Of a failed key (FAIL_ALL) nothing is handled until it is released; a replay
+                      handles its dead letters in their order, and releases it after the last.
 T  nothing outlives   A process that has ended or was killed calls no handler, and has none running
                       when it says that it has ended.
 
@@ -27,14 +28,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ._check_state import KeyState, MessageState, TopicState
+from ._check_budget import BudgetChecks
+from ._check_state import MessageState, TopicState
 from ._history import Event
-from ._rules import HistoryRules, HistoryViolation, Letter, Violation
+from ._rules import HistoryRules
 
 _COUNTED = ("retry", "raised", "timed_out")
 
 
-class Checker:
+class Checker(BudgetChecks):
     """Feed it events; it raises `HistoryViolation` at the first that breaks an invariant.
 
     `rules`: for all topics, or by topic (then others are not checked).
@@ -50,7 +52,7 @@ class Checker:
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
         self._knows_settled = False
-        self._disturbed = False
+        self._disturbed = self._forgetful = False
         self.index = -1
         self.started = 0
 
@@ -72,7 +74,7 @@ class Checker:
             self._closed(event)
             return
         if kind == "fault":
-            self._disturbed = True
+            self._fault(event)
             return
         topic = self._topics.get(event.topic)
         if topic is None:
@@ -80,21 +82,20 @@ class Checker:
                 return
             topic = self._topics[event.topic] = TopicState(self._default)
         if kind == "poisoned" or kind == "released":
-            key = topic.keys.get(event.key or "")
-            if key is None:
-                key = topic.keys[event.key or ""] = KeyState()
-            key.poisoned = event if kind == "poisoned" else None
-            if kind == "released" and key.last is not None:
-                key.last.rejected = False
+            self._marked(event, topic)
             return
         message = topic.messages.get(event.id)
         if message is None:
             message = topic.messages[event.id] = MessageState()
         if kind == "started":
-            if event.shard is not None:
+            if event.detail == "replay":
+                message = self._copy(event, topic, message)
+            elif event.shard is not None:
                 message = self._next_copy(event, topic, message)
             self._started(event, topic, message)
         elif kind == "ended":
+            if event.detail == "replay":
+                message = self._copy(event, topic, message)
             self._ended(event, topic, message)
         elif kind == "published":
             if event.key is not None and not event.duplicate:
@@ -105,11 +106,47 @@ class Checker:
             if message.sequence in (0, event.sequence):
                 message.settled = True
         elif kind == "dead":
+            if event.key is not None:
+                message = self._copy(event, topic, message)
             self._dead(event, topic, message)
         elif kind == "remaining":
             message.remaining = True
         elif kind == "held":
-            message.held = True
+            self._held(event, topic)
+
+    @staticmethod
+    def _copy(event: Event, topic: TopicState, message: MessageState) -> MessageState:
+        """The one of that sequence, which may not be the last one with this id."""
+        if message.sequence in (0, event.sequence):
+            return message
+        return topic.messages.get(f"{event.id}@{event.sequence}", message)
+
+    def _fault(self, event: Event) -> None:
+        self._disturbed = True
+        if event.detail.startswith(("RestartServer(", "DeleteConsumer(")):
+            self._forgetful = True
+            # It may deliver again what it has forgotten to have delivered. A shard keeps that from
+            # being handled twice at a time; elsewhere nothing is promised.
+            for topic in self._topics.values():
+                topic.copies.clear()
+
+    def _marked(self, event: Event, topic: TopicState) -> None:
+        key = topic.key(event.key or "")
+        if event.kind == "poisoned":
+            key.poisoned, key.ever_poisoned = event, True
+            return
+        key.poisoned = None
+        if key.last is not None:
+            key.last.rejected = False
+        if key.letters and topic.rules.replays and "P" in topic.only:
+            sequence, id_ = min(key.letters.items())
+            raise self._breach(
+                "P",
+                event,
+                f"key {event.key!r} is released although its dead letter {id_} (message "
+                f"{sequence}) has not been handled",
+            )
+        key.letters.clear()
 
     @staticmethod
     def _next_copy(event: Event, topic: TopicState, message: MessageState) -> MessageState:
@@ -161,33 +198,40 @@ class Checker:
                     f"while {_who(other.process, process)} still handles {other.id}",
                 )
             topic.shards[shard] = event
-        if event.key is not None:
-            self._in_order(event, topic, message)
         attempt = event.attempt
-        if "B" in only:
-            if attempt != message.highest:
-                self._budget(event, topic, message)
-            elif topic.rules.calm and not self._disturbed and message.failed >> attempt & 1:
-                raise self._breach(
-                    "B",
-                    event,
-                    f"{event.id} comes as retry {attempt} again, although that attempt has failed",
-                )
+        if event.detail == "replay":
+            self._replayed_in_order(event, topic)
+            if attempt == 0 and (message.final or not message.replayed):
+                message.begin_again()
+        elif event.key is not None:
+            self._in_order(event, topic, message)
+        if "B" in only and (attempt != message.highest or topic.rules.calm):
+            self._budget(event, topic, message)
         if attempt > message.highest:
             message.highest = attempt
+        message.latest, message.deferred = event, False
         if message.first is None:
             message.first = event
             message.key = event.key
             message.sequence = event.sequence
         running[event.topic, event.id, event.sequence] = event
 
+    def _replayed_in_order(self, event: Event, topic: TopicState) -> None:
+        letters = topic.key(event.key or "").letters
+        first = min(letters, default=event.sequence)
+        if first < event.sequence and "O" in topic.only:
+            raise self._breach(
+                "O",
+                event,
+                f"dead letter {event.id} of key {event.key!r} is replayed before {letters[first]}, "
+                "which is a dead letter of an earlier message",
+            )
+
     def _in_order(self, event: Event, topic: TopicState, message: MessageState) -> None:
         name = event.key or ""
-        key = topic.keys.get(name)
-        if key is None:
-            key = topic.keys[name] = KeyState()
+        key = topic.key(name)
         poison = key.poisoned
-        if poison is not None and event.sequence > poison.sequence and "P" in topic.only:
+        if poison is not None and event.sequence >= poison.sequence and "P" in topic.only:
             raise self._breach(
                 "P", event, f"{event.id} is handled although its key {name!r} is poisoned"
             )
@@ -220,26 +264,6 @@ class Checker:
                 )
         key.last = message
 
-    def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
-        attempt, most = event.attempt, topic.rules.max_retries
-        if attempt > most:
-            raise self._breach(
-                "B", event, f"{event.id} is tried again, as retry {attempt} of {most}"
-            )
-        if attempt > 0 and not message.failed >> (attempt - 1) & 1:
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} comes as retry {attempt}, but no attempt with retry count "
-                f"{attempt - 1} has failed",
-            )
-        if attempt < message.highest and event.shard is not None:
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} comes as retry {attempt}, but it had been retry {message.highest}",
-            )
-
     def _ended(self, event: Event, topic: TopicState, message: MessageState) -> None:
         running = self._open.get(event.process)
         copy = event.topic, event.id, event.sequence
@@ -253,16 +277,20 @@ class Checker:
         if outcome == "ack":
             message.acked = message.final = True
             message.rejected = False
+            if start.detail == "replay":
+                topic.key(start.key or "").letters.pop(start.sequence, None)
             return
         if outcome == "cancelled":
             limit = topic.rules.handler_timeout
             if limit is None or event.time - start.time < limit * 0.999:
                 return
             outcome = "timed_out"
-        if outcome == "defer" and start.shard is not None:
-            outcome = "retry"
+        if outcome == "defer":
+            message.deferred = start.shard is None
+            outcome = outcome if start.shard is None else "retry"
         if outcome in _COUNTED:
             message.failed |= 1 << attempt
+            message.failed_at = event.time
             if attempt >= topic.rules.max_retries:
                 message.final = message.rejected = True
         elif outcome == "reject":
@@ -279,9 +307,7 @@ class Checker:
         if name is None:
             return
         message.key = name
-        key = topic.keys.get(name)
-        if key is None:
-            key = topic.keys[name] = KeyState()
+        key = topic.key(name)
         # Of two publishes that overlap nothing is promised; of one batch it is.
         batch, before = key.published
         if batch and batch == event.detail and event.sequence < before and "O" in topic.only:
@@ -292,30 +318,6 @@ class Checker:
                 f"but is stored before it, as {event.sequence}",
             )
         key.published = event.detail, event.sequence
-
-    def _dead(self, event: Event, topic: TopicState, message: MessageState) -> None:
-        reason = message.dead = event.detail or "dead"
-        if "B" not in topic.only:
-            return
-        most = topic.rules.max_retries
-        if reason == "max_retries_exceeded" and message.failed != (1 << most + 1) - 1:
-            failures = bin(message.failed).count("1")
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is a dead letter because its {most} retries are used up, after "
-                f"{failures} failed {'attempt' if failures == 1 else 'attempts'}",
-            )
-        if reason == "rejected" and not message.refused:
-            raise self._breach(
-                "B", event, f"{event.id} is a dead letter because it was rejected; nobody did that"
-            )
-        if reason == "crashed" and not message.unended:
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is a dead letter because it kills its process; none was killed by it",
-            )
 
     # ----------------------------------------------------------------------- processes
 
@@ -385,25 +387,6 @@ class Checker:
                 "has been handled",
                 end=True,
             )
-
-    def _breach(
-        self,
-        rule: Letter,
-        event: Event,
-        sentence: str,
-        *,
-        end: bool = False,
-        about: Event | None = None,
-    ) -> HistoryViolation:
-        return HistoryViolation(
-            Violation(
-                rule=rule,
-                sentence=sentence,
-                index=None if end else self.index,
-                event=event,
-                about=about if about is not None else event,
-            )
-        )
 
 
 def _who(other: str, process: str) -> str:

@@ -11,7 +11,7 @@ needed. The pulse is the last of our tasks to go, because an ordered stop is idl
 passed and no event had come. But whoever else sat in `wait_all_tasks_blocked` woke up in the same
 turn; so a beat counts only if nothing is runnable after it.
 
-*Time* is a `MockClock` that only `move` moves, and each deadline is met exactly:
+*Time* is a `MockClock` that only `move` moves (`still_clock`), and each deadline is met exactly:
 `now + (deadline - now)` may miss it by rounding, and then it would not fire, or the times of a
 model and of the run would differ in the last digit.
 
@@ -49,13 +49,31 @@ class EndedByForce(BaseException):
     """Raised where a task waits that did not end when it was cancelled."""
 
 
+def still_clock() -> tuple[trio.testing.MockClock, list[float]]:
+    """A clock that stands still, and what it shows (one number, to be set after each jump).
+
+    A `MockClock` asks the real clock first, in case it has a rate, and a simulation asks it a dozen
+    times for each message. The methods are its own, in the instance, because the class is final.
+    """
+    clock, shown = trio.testing.MockClock(), [0.0]
+
+    def current_time() -> float:
+        return shown[0]
+
+    def deadline_to_sleep_time(deadline: float) -> float:
+        return 0.0 if deadline <= shown[0] else math.inf
+
+    vars(clock).update(current_time=current_time, deadline_to_sleep_time=deadline_to_sleep_time)
+    return clock, shown
+
+
 class GuestRun:
     """One run: made by `start`, over after `end` or by itself."""
 
     nursery: trio.Nursery
 
     def __init__(self) -> None:
-        self.clock = trio.testing.MockClock()
+        self.clock, self._shown = still_clock()
         self.over: outcome.Outcome[None] | None = None
         self.pumping = False
         self._closing = trio.Event()
@@ -95,11 +113,23 @@ class GuestRun:
             f"{', '.join(sorted(task.name for task in self._tasks()))}."
         )
 
+    @property
+    def tampered(self) -> bool:
+        """Somebody else has moved the clock, or made it move by itself."""
+        clock = self.clock
+        still = clock.rate == 0 and math.isinf(clock.autojump_threshold)
+        return not still or trio.testing.MockClock.current_time(clock) != self._shown[0]
+
+    def _jump(self, seconds: float) -> None:
+        clock = self.clock
+        clock.jump(seconds)
+        self._shown[0] = trio.testing.MockClock.current_time(clock)
+
     def move(self, to: float) -> None:
         """Set the clock to exactly `to`, which does not lie behind."""
         while (now := self.clock.current_time()) < to:
             distance = to - now
-            self.clock.jump(distance if now + distance <= to else math.nextafter(distance, 0.0))
+            self._jump(distance if now + distance <= to else math.nextafter(distance, 0.0))
 
     def move_to_deadline(self, limit: float) -> bool:
         """Set the clock to exactly the next deadline; False if there is none up to `limit`."""
@@ -109,7 +139,7 @@ class GuestRun:
             return False
         while distance > now:
             # Far away the distance is rounded. From half of the way on a difference is exact.
-            self.clock.jump(distance * 0.75)
+            self._jump(distance * 0.75)
             now = self.clock.current_time()
             distance = trio.lowlevel.current_statistics().seconds_to_next_deadline
         self.move(now + distance)

@@ -17,12 +17,14 @@ from shove_actors._errors import UsageError
 
 #: published   the publisher was told that it is stored (`sequence` in its stream; `duplicate`;
 #:             `detail`: the batch it belongs to)
-#: started     a handler was called (`attempt`: its `retry_count`)
+#: started     a handler was called (`attempt`: its `retry_count`; `detail`: "replay" of a dead
+#:             letter, whose `sequence` is the one that it had in its queue)
 #: ended       that handler has entirely ended (`outcome`)
 #: settled     the server has taken the acknowledgement: the message has left its queue
-#: dead        a dead letter is stored (`detail`: the reason)
+#: dead        a dead letter is stored (`detail`: the reason; `sequence`: that of the message that
+#:             it is a copy of; `duplicate`: there is one of that message already)
 #: remaining   looked at in the end: still stored, in its queue or a hold queue
-#: held        a copy was stored in a hold queue
+#: held        a copy was stored in a hold queue, or back from one (`duplicate`: once more)
 #: poisoned    a key was marked: nothing of it may be handled (`sequence`: of what poisoned it)
 #: released    ... and may be again
 #: opened      a process begins

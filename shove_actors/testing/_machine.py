@@ -20,12 +20,13 @@ Single deliveries are the runtime's business, and a step has hundreds of them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from shove_actors._errors import UsageError
 from shove_actors.messaging import Topic
 
-from ._fault_kinds import Crash, Fault
+from ._fault_kinds import Crash, Disconnect, Fault, Slow, Stall
 from ._faults import FaultPlan
 from ._moves import Move
 from ._simulation import PUBLISHER, Simulation
@@ -93,9 +94,15 @@ class MessagingMachine(RuleBasedStateMachine):
         processes=st.integers(1, 3),
         faults=st.integers(0, 1 << 16),
         rates=own.rates(),
+        replays=st.booleans(),
+        revive=st.booleans(),
     )
-    def begin(self, processes: int, faults: int, rates: Any) -> None:
-        """`faults`: the seed of what goes wrong by itself; 0 for nothing."""
+    def begin(
+        self, processes: int, faults: int, rates: Any, replays: bool, revive: bool
+    ) -> None:
+        """`faults`: the seed of what goes wrong by itself; 0 for nothing. `replays` and `revive`:
+        see `Simulation`.
+        """
         plan = FaultPlan.seeded(faults, rates, spare=[PUBLISHER]) if faults else FaultPlan()
         self.sim = Simulation(
             self.topic,
@@ -104,6 +111,8 @@ class MessagingMachine(RuleBasedStateMachine):
             plan=plan,
             options=self.options,
             only=self.only,
+            replays=replays,
+            revive=revive,
         )
         self._do("open")
         for _ in range(min(processes, self.most_processes)):
@@ -135,8 +144,12 @@ class MessagingMachine(RuleBasedStateMachine):
     def deliver(self, share: float) -> None:
         self._do("deliver", max(1, round(self.batch * share)))
 
-    @rule(fault=own.faults(crash=False, processes=(PUBLISHER,)))
-    def goes_wrong(self, fault: Fault) -> None:
+    @rule(fault=own.faults(crash=False, processes=(PUBLISHER,)), which=st.integers(0, 2))
+    def goes_wrong(self, fault: Fault, which: int) -> None:
+        """Of whom it is not said whom it happens to, happens to a consumer."""
+        alive = self.sim.alive
+        if isinstance(fault, (Disconnect, Slow, Stall)) and fault.process is None and alive:
+            fault = replace(fault, process=alive[which % len(alive)])
         self._do("fault", fault)
 
     @precondition(lambda self: self.sim.alive)
@@ -150,9 +163,9 @@ class MessagingMachine(RuleBasedStateMachine):
         self._do("start_process")
 
     @precondition(lambda self: self.sim.alive)
-    @rule(which=st.integers(0, 2))
-    def stop_process(self, which: int) -> None:
-        self._do("stop_process", self.sim.alive[which % len(self.sim.alive)])
+    @rule(which=st.integers(0, 2), hard=st.booleans())
+    def stop_process(self, which: int, hard: bool) -> None:
+        self._do("stop_process", self.sim.alive[which % len(self.sim.alive)], hard=hard)
 
     @precondition(lambda self: self.sim.rules.fail_all and self.sim.poisoned)
     @rule(which=st.integers(0, 2))

@@ -32,11 +32,14 @@ from shove_actors.messaging import (
     Topic,
     decode_headers,
     decode_key,
+    letter_origin,
     logical_id,
+    stored_of,
 )
 from shove_actors.messaging import KEY as KEY_HEADER
 from shove_actors.runtime import Broker, Publisher, PublishReceipt
 from shove_actors.runtime._handler import resolve
+from shove_actors.runtime._replay_lane import ReplayLane
 
 from ._history import Event, History, Result
 
@@ -95,8 +98,12 @@ class Recorder:
         async def recorded(message: Any, metadata: MessageMetadata, context: Any) -> Any:
             id_, sequence = metadata.delivery_id, metadata.sequence
             key, shard = (metadata.key, metadata.shard) if ordered else (None, None)
-            attempt = metadata.retry_count
-            add(Event("started", now(), process, queue, id_, key, shard, sequence, attempt))
+            attempt, detail = metadata.retry_count, ""
+            lane = stored_of(metadata).lane if ordered else None  # type: ignore[attr-defined]
+            if isinstance(lane, ReplayLane):
+                sequence, detail = lane.places[sequence], "replay"
+            facts = process, queue, id_, key, shard, sequence, attempt
+            add(Event("started", now(), *facts, detail=detail))
             result: Result = "cancelled"
             try:
                 outcome = await call(message, metadata if wants_metadata else None, context)
@@ -107,11 +114,7 @@ class Recorder:
                 raise
             finally:
                 # Entirely ended: the last thing that happens in it.
-                add(
-                    Event(
-                        "ended", now(), process, queue, id_, key, shard, sequence, attempt, result
-                    )
-                )
+                add(Event("ended", now(), *facts, result, detail=detail))
 
         recorded.__qualname__ = resolved.name
         return recorded
@@ -250,6 +253,7 @@ async def _browse(history: History, broker: Broker, queue: str, stream: str, *, 
         sequence = kept.sequence + 1
         headers = decode_headers(kept.raw_headers) if kept.raw_headers else {}
         key = headers.get(KEY_HEADER)
+        origin = letter_origin(headers) if dead else None
         history.add(
             Event(
                 "dead" if dead else "remaining",
@@ -257,7 +261,7 @@ async def _browse(history: History, broker: Broker, queue: str, stream: str, *, 
                 topic=queue,
                 id=logical_id(headers, stream, kept.sequence),
                 key=decode_key(key) if key is not None else None,
-                sequence=kept.sequence,
+                sequence=origin[0] if origin is not None else kept.sequence,
                 detail=headers.get(DEATH_REASON, "") if dead else stream,
             )
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shove_actors.backends import Mark
@@ -10,12 +11,16 @@ from shove_actors.backends.memory._stream import message_id
 from shove_actors.messaging import (
     CONTROL,
     DEATH_REASON,
+    DEFER_COUNT,
     KEY,
+    ORIGIN,
+    RETRY_COUNT,
     SequencedTopic,
     Topic,
     decode_headers,
     decode_key,
     decode_record,
+    letter_origin,
     logical_id,
 )
 
@@ -24,6 +29,7 @@ from ._history import Event, History, Kind
 from ._recorder import Recorder
 
 _CONTROL = CONTROL.encode()
+_ORIGIN = ORIGIN.encode()
 
 
 class ServerWatch:
@@ -40,6 +46,9 @@ class ServerWatch:
         self._server = server
         self._queues: dict[str, tuple[Kind, str]] = {}
         self._sequenced: set[str] = set()
+        #: Copies by stream, what they are copies of, and as what; when each was stored.
+        self._copies: dict[tuple[str | None, ...], float] = {}
+        self._incarnation = server.incarnation
         for topic in topics:
             topology = topic.topology
             self._queues[topology.queue] = ("settled", topology.queue)
@@ -55,10 +64,18 @@ class ServerWatch:
 
     def stored(self, stream: str, message: StoredMessage) -> None:
         kind, queue = self._queues.get(stream, ("settled", ""))
-        if kind == "settled" or not queue:
+        if not queue:
             return
-        headers = decode_headers(message.header_block)
-        reason = headers.get(DEATH_REASON, "") if kind == "dead" else ""
+        block = message.header_block
+        if kind == "settled":
+            if _ORIGIN not in block:
+                return
+            kind = "held"  # back from there
+        headers = decode_headers(block)
+        sequence = message.sequence
+        if kind == "dead":
+            origin = letter_origin(headers)
+            sequence = origin[0] if origin is not None else sequence
         self._history.add(
             Event(
                 kind,
@@ -66,10 +83,27 @@ class ServerWatch:
                 topic=queue,
                 id=logical_id(headers, stream, message.sequence),
                 key=_key(headers.get(KEY)),
-                sequence=message.sequence,
-                detail=reason,
+                sequence=sequence,
+                duplicate=self._again(stream, headers),
+                detail=headers.get(DEATH_REASON, "") if kind == "dead" else stream,
             )
         )
+
+    def _again(self, stream: str, headers: Mapping[str, str]) -> bool:
+        """Whether the same copy was stored before, and its id must be known still."""
+        server = self._server
+        if self._incarnation != server.incarnation:
+            # Ids of what is stored no longer do not survive a restart.
+            self._incarnation = server.incarnation
+            self._copies.clear()
+        origin = headers.get(ORIGIN)
+        if origin is None:
+            return False
+        copy = stream, origin, headers.get(RETRY_COUNT), headers.get(DEFER_COUNT)
+        before, now = self._copies.get(copy), server.now()
+        self._copies[copy] = now
+        window = server.streams[stream].settings.duplicate_window_s
+        return before is not None and now - before < window
 
     def settled(self, stream: str, message: StoredMessage) -> None:
         kind, queue = self._queues.get(stream, ("held", ""))

@@ -11,6 +11,7 @@ from typing import Any
 import trio
 
 from shove_actors._errors import ConnectionError, UnavailableError
+from shove_actors.backends import Lane
 from shove_actors.backends.memory import MemoryConfig, MemoryServer
 from shove_actors.messaging import Outcome, Topic
 from shove_actors.runtime import Broker, ConsumerGroup, SupervisorOutcome, open_broker
@@ -96,6 +97,19 @@ class Process:
     def dead(self) -> bool:
         """It was killed."""
         return self.recorder is not None and self.recorder.dead
+
+    def lanes(self) -> list[tuple[Lane, int]]:
+        """Those of its group, and the most messages that each may hold."""
+        found = []
+        for registration in self.group._registrations if self.group is not None else []:
+            options = registration.options
+            for lane in registration.lanes:
+                most = lane.spec.credit
+                if registration.scales:
+                    # It follows the number of consumers, and what is held when that shrinks stays.
+                    most = options.prefetch * options.consumers[1]
+                found.append((lane, most))
+        return found
 
     async def consume(
         self,

@@ -59,7 +59,8 @@ class Simulation(Generic[M]):
 
     `make(number, key)` makes a message. `handler` is the user's own; without one, messages are
     acknowledged. `script` (see `publish`) overrides it. `options` go to `group.register`; the
-    invariants follow them. Each step raises `HistoryViolation` when an invariant is broken, and
+    invariants follow them. `replays`: keys are released by replaying their dead letters. `revive`:
+    in place of each process that is killed another one is started. Each step raises `HistoryViolation` when an invariant is broken, and
     whatever a process ended with that should not have ended.
     """
 
@@ -72,6 +73,8 @@ class Simulation(Generic[M]):
         plan: FaultPlan | None = None,
         options: Mapping[str, Any] | None = None,
         only: str = "OILBPT",
+        replays: bool = False,
+        revive: bool = False,
     ) -> None:
         self.topic = topic
         self.make = make
@@ -92,9 +95,13 @@ class Simulation(Generic[M]):
             fail_all=fail_all,
             dead_letters=topology.dlq is not None,
             quiescent=True,
-            calm=isinstance(topic, SequencedTopic),
+            calm=True,
+            retry_delays=tuple(hold.delay_s for hold in topology.holds)
+            or (self.options.get("retry_delay", 1.0),),
+            replays=replays,
             only=only,
         )
+        self.revive = revive
         self.server = MemoryServer()
         self.history = History()
         self.checker = Checker(self.rules)
@@ -205,11 +212,14 @@ class Simulation(Generic[M]):
         self._tidy()
         return process.name
 
-    def stop_process(self, name: str) -> None:
-        """Let it drain and end, in the steps that follow."""
+    def stop_process(self, name: str, *, hard: bool = False) -> None:
+        """Let it drain and end, in the steps that follow; `hard`: its handlers are cancelled."""
         process = self._process(name)
         process.stopping = True
-        if process.group is not None:
+        if process.group is not None and hard:
+            self.history.add(Event("fault", self.trio.now, name, detail="hard stop"))
+            process.group.hard_stop()
+        elif process.group is not None:
             process.group.stop()
         self.trio.settle()
         self._tidy()
@@ -318,13 +328,13 @@ class Simulation(Generic[M]):
         return list(found)
 
     def release(self, key: str) -> None:
-        """As an operator would, from the publisher's process."""
+        """As an operator would, from the publisher's process; with `replays`, by a replay."""
 
         async def release() -> None:
             assert self._publisher is not None
             assert self._publisher.broker is not None
             try:
-                await self._publisher.broker.release(self.topic, key)
+                await self._publisher.broker.release(self.topic, key, replay=self.rules.replays)
             except UnavailableError:
                 pass  # an operator would see it, and try again
 
@@ -391,6 +401,7 @@ class Simulation(Generic[M]):
 
     def _tidy(self) -> None:
         """After each step: bury the dead, notice who has ended, and what was broken."""
+        killed = 0
         for process in list(self.processes.values()):
             step = process.step
             if step is None:
@@ -399,6 +410,7 @@ class Simulation(Generic[M]):
                 step.cancel()
                 del self.processes[process.name]
                 self._corpses.append(process)
+                killed += 1
             elif step.done:
                 del self.processes[process.name]
                 step.result()
@@ -416,9 +428,25 @@ class Simulation(Generic[M]):
             if step.failed:
                 step.result()
         self._raise_violation()
+        self._check_lanes()
+        if self.revive:
+            for _ in range(killed):
+                self.start_process()
+
+    def _check_lanes(self) -> None:
+        for process in self.processes.values():
+            for lane, most in process.lanes():
+                held = len(lane.held)
+                if held > most:
+                    raise AssertionError(
+                        f"{process.name} holds {held} messages, and has credit for {most}"
+                    )
 
     def _check_end(self, process: Process) -> None:
         outcome = process.outcome
+        held = sum(len(lane.held) for lane, _ in process.lanes())
+        if held:
+            raise AssertionError(f"{process.name} ended with {held} messages not given back")
         if outcome is not None and (outcome.errors or outcome.panics or outcome.restarts):
             raise AssertionError(f"{process.name} ended with {outcome}")
         if not process.stopping:

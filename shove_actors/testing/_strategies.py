@@ -62,8 +62,10 @@ def shard_counts(*, most: int = 16) -> SearchStrategy[int]:
 def scripts(
     *, moves: tuple[Move, ...] = ALL_MOVES, most: int = 4
 ) -> SearchStrategy[tuple[Move, ...]]:
-    """What a handler does in the attempts of one message (see `Simulation.publish`)."""
-    return st.lists(st.sampled_from(moves), max_size=most).map(tuple)
+    """What a handler does in the attempts of one message (see `Simulation.publish`): anything in
+    turn, or always the same."""
+    same = st.tuples(st.sampled_from(moves), st.integers(1, most + 2)).map(lambda t: t[1] * t[:1])
+    return st.one_of(st.lists(st.sampled_from(moves), max_size=most).map(tuple), same)
 
 
 def seconds(*, most: float = 20.0) -> SearchStrategy[float]:

@@ -341,3 +341,30 @@ async def test_a_nested_supervisor_that_ends_for_good_lets_its_children_drain(
     assert handled == ["m0", "m1", "m2"]
     assert trio.current_time() == 4
     assert system.dead_letters == 0
+
+
+async def test_a_temporary_sibling_drains_before_a_group_restart_ends_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """It does not come back, so its messages are handled now or never; the group waits for it."""
+    trace = Trace()
+    handled: list[str] = []
+
+    async def sink(ctx: Context[str]) -> None:
+        ctx.started()
+        async for message in ctx:
+            await trio.sleep(1)
+            handled.append(message)
+
+    mailbox = MailboxSpec(on_stop=OnStop.DRAIN)
+    children = [
+        ChildSpec(id="A", start=sink, restart=Restart.TEMPORARY, mailbox=mailbox),
+        crasher(trace, "B", times=1, after_s=1),
+    ]
+    async with open_actor_system(children=children, strategy=Strategy.ONE_FOR_ALL) as system:
+        for n in range(3):
+            system.ref("A").tell_nowait(f"m{n}")
+        await trio.sleep(10)
+        assert handled == ["m0", "m1", "m2"]
+        assert trace.times("start", "B") == [0, 3]
+        assert system.dead_letters == 0

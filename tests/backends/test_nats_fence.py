@@ -12,7 +12,7 @@ from shove_actors.backends.nats._lane import NatsLane
 from shove_actors.embedded import ServerProcess
 from tests.support import wait_until
 
-from .test_nats_lane import of, open_lane, process
+from .nats_process import of, open_lane, process
 
 LEASE_S = 5.0
 

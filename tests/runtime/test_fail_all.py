@@ -1,8 +1,7 @@
-"""FAIL_ALL: what poisons a key, who is kept from handling it, and until when."""
+"""FAIL_ALL: what poisons a key, who is kept from handling it, and what goes wrong."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -11,64 +10,20 @@ import trio
 import trio.testing
 
 from shove_actors import (
-    Broker,
     MemoryConfig,
     Outcome,
     PublishRefused,
     Reject,
     RequestTimeout,
     SequencedTopic,
-    SequenceFailure,
-    TopicNotDeclared,
-    TopologyBuilder,
     UsageError,
     open_broker,
 )
-from shove_actors.messaging import mark_name
 from shove_actors.runtime import _poison
-from shove_actors.runtime._replay import KeyGate
 
 from .fixtures import Clock
-from .world import Journal, Kept, Order, Script, World, ack, burying, consuming, raw_publish
-
-
-def ledger(
-    world: World,
-    *,
-    shards: int = 1,
-    hold: float = 0.2,
-    build: Callable[[TopologyBuilder], TopologyBuilder] = lambda b: b.dlq(),
-) -> SequencedTopic[Order]:
-    builder = TopologyBuilder(world.fresh()).sequenced(SequenceFailure.FAIL_ALL)
-    return SequencedTopic(
-        Order,
-        key=lambda o: o.key,
-        topology=build(builder.routing_shards(shards).hold_queue(hold)).build(),
-    )
-
-
-def orders(*names: str, key: str = "k") -> list[Order]:
-    return [Order(name, key) for name in names]
-
-
-def story(letters: list[Kept]) -> list[tuple[str, str]]:
-    """Name and reason of each dead letter."""
-    return [
-        (msgspec.json.decode(m.payload, type=Order).name, m.headers["Shove-Death-Reason"])
-        for m in letters
-    ]
-
-
-async def settled(world: World, broker: Broker, topic: SequencedTopic[Order]) -> None:
-    for shard in range(topic.topology.routing_shards):
-        await world.until_settled(broker, topic.queue, topic.topology.shard_durable(shard))
-
-
-def gate_of(run: Any) -> KeyGate:
-    gate = run.group._registrations[0].gate
-    assert isinstance(gate, KeyGate)
-    return gate
-
+from .poisoning import gate_of, ledger, orders, settled, story
+from .world import Order, Script, World, ack, consuming, raw_publish
 
 # ---------------------------------------------------------------------------- what poisons
 
@@ -319,120 +274,6 @@ async def test_a_decoder_that_ends_the_process_does_so_once_more_and_is_found_ou
         assert await broker.poisoned(topic) == ()
 
 
-# ---------------------------------------------------------------------------- many processes
-
-
-async def test_poisoned_by_one_process_refused_by_the_other(world: World, clock: Clock) -> None:
-    """The race that the look-up is for.
-
-    Both processes know the key as clean: A handled "1" of it, B handled "2". A rejects "3"; the
-    next message of the key goes to B. B must not trust what it knew.
-    """
-    topic = ledger(world)
-    runs: Journal[tuple[str, str]] = Journal()
-
-    def handler(who: str) -> Callable[[Order], Any]:
-        async def handle(order: Order) -> Outcome:
-            runs.add((who, order.name))
-            return Outcome.REJECT if order.name == "bad" else Outcome.ACK
-
-        return handle
-
-    async with world.broker(topic) as one, world.broker() as two:
-        publisher = one.publisher()
-        # B first, alone; then A alone: each has handled a message of the key.
-        async with consuming(two, topic, handler("B")) as b:
-            await publisher.publish(topic, Order("1", "k"))
-            await runs.until(1)
-            async with consuming(one, topic, handler("A")):
-                sent = 1
-                while {who for who, _ in runs.entries} != {"A", "B"}:
-                    sent += 1
-                    await publisher.publish(topic, Order(str(sent), "k"))
-                    await runs.until(sent)
-                # B is held off while A poisons the key: whoever takes "bad", the other goes on.
-                await publisher.publish(topic, Order("bad", "k"))
-                await world.until_kept(one, topic.topology.dlq, 1)
-                for number in range(8):
-                    await publisher.publish(topic, Order(f"late-{number}", "k"))
-                letters = await world.until_kept(one, topic.topology.dlq, 9)
-            assert gate_of(b).reads >= 1
-    assert [name for _, name in runs.entries if name.startswith("late")] == []
-    assert story(letters)[0] == ("bad", "rejected")
-    assert {reason for _, reason in story(letters)[1:]} == {"sequence_failed"}
-
-
-async def test_clean_is_forgotten_when_somebody_else_was_given_a_message(
-    memory_world: World, autojump_clock: trio.testing.MockClock
-) -> None:
-    """The same race, step by step: B knows the key as clean, stops asking for a while, A poisons
-    it, B goes on with the next message. Without the end of the tenure B would handle it.
-    """
-    topic, memory = ledger(memory_world), memory_world.memory
-    assert memory is not None
-    seen: Journal[str] = Journal()
-
-    async def handle(order: Order) -> Outcome:
-        seen.add(order.name)
-        return Outcome.REJECT if order.name == "bad" else Outcome.ACK
-
-    async with (
-        open_broker(MemoryConfig(server=memory, name="A")) as one,
-        open_broker(MemoryConfig(server=memory, name="B")) as two,
-    ):
-        await one.declare(topic)
-        async with consuming(two, topic, handle) as b:
-            await one.publisher().publish_batch(topic, orders("1", "2", "3"))
-            await seen.until(3)
-            gate = gate_of(b)
-            assert gate.reads == 1, "within a tenure a key is looked up once"
-            lane = b.group._registrations[0].lanes[0]
-            lane.set_credit(0)
-            await trio.sleep(1)
-            async with consuming(one, topic, handle):
-                await one.publisher().publish(topic, Order("bad", "k"))
-                await seen.until(4)
-                await memory_world.until_kept(one, topic.topology.dlq, 1)
-            lane.set_credit(1)
-            await one.publisher().publish(topic, Order("late", "k"))
-            letters = await memory_world.until_kept(one, topic.topology.dlq, 2)
-            assert gate.reads == 2
-    assert seen.entries == ["1", "2", "3", "bad"]
-    assert story(letters) == [("bad", "rejected"), ("late", "sequence_failed")]
-
-
-async def test_poison_outlives_every_process(world: World, clock: Clock) -> None:
-    topic = ledger(world)
-    script = Script(outcomes={"2": [Outcome.REJECT]})
-    for number in range(3):
-        async with world.broker(topic) as broker:
-            names = ("1", "2") if not number else (str(2 * number + 1), str(2 * number + 2))
-            await broker.publisher().publish_batch(topic, orders(*names))
-            async with consuming(broker, topic, script):
-                await settled(world, broker, topic)
-            letters = await world.kept(broker, topic.topology.dlq)
-    assert [name for name, _ in script.journal.entries] == ["1", "2"]
-    assert [name for name, _ in story(letters)] == ["2", "3", "4", "5", "6"]
-
-
-async def test_a_stream_made_anew_does_not_forgive(world: World, clock: Clock) -> None:
-    """Sequences start over: message 1 of the new stream is not message 1 that poisoned the key."""
-    topic = ledger(world)
-    script = Script(outcomes={"bad": [Outcome.REJECT]})
-    async with world.broker(topic) as broker:
-        publisher = broker.publisher()
-        async with consuming(broker, topic, script):
-            await publisher.publish(topic, Order("bad", "k"))
-            await world.until_kept(broker, topic.topology.dlq, 1)
-        await world.delete_stream(broker, topic.queue)
-        await broker.declare(topic)
-        await publisher.publish(topic, Order("2", "k"))
-        async with consuming(broker, topic, script):
-            letters = await world.until_kept(broker, topic.topology.dlq, 2)
-    assert story(letters) == [("bad", "rejected"), ("2", "sequence_failed")]
-    assert [name for name, _ in script.journal.entries] == ["bad"]
-
-
 # ---------------------------------------------------------------------------- trouble
 
 
@@ -573,131 +414,3 @@ async def test_a_redelivery_is_not_what_a_key_is_known_by(
                         await script.journal.until(3)
                         assert gate_of(run).reads == 2
     assert [name for name, _ in script.journal.entries] == ["1", "2", "3"]
-
-
-# ---------------------------------------------------------------------------- operators
-
-
-async def test_release_lets_new_messages_go_on_and_leaves_the_letters(
-    world: World, clock: Clock
-) -> None:
-    topic = ledger(world)
-    script = Script(outcomes={"1": [Outcome.REJECT]})
-    async with world.broker(topic) as broker:
-        publisher = broker.publisher()
-        async with consuming(broker, topic, script):
-            await publisher.publish_batch(topic, orders("1", "2"))
-            await world.until_kept(broker, topic.topology.dlq, 2)
-            assert await broker.release(topic, "k")
-            await publisher.publish_batch(topic, orders("3", "4"))
-            await script.journal.until(3)
-        assert len(await world.kept(broker, topic.topology.dlq)) == 2
-    assert [name for name, _ in script.journal.entries] == ["1", "3", "4"]
-
-
-async def test_poisoned_lists_every_key(world: World, clock: Clock) -> None:
-    topic = ledger(world, shards=4)
-    keys = [f"key-{n}" for n in range(20)]
-    script = Script(outcomes={"bad": [Outcome.REJECT] * 20})
-    async with world.broker(topic) as broker:
-        await broker.publisher().publish_batch(topic, [Order("bad", key) for key in keys])
-        async with consuming(broker, topic, script):
-            await world.until_kept(broker, topic.topology.dlq, 20)
-        found = await broker.poisoned(topic)
-    assert {each.key for each in found} == set(keys)
-    assert all(each.shard == topic.shard_of(each.key) for each in found)
-
-
-async def test_usage_errors_name_the_rule_and_the_fix(world: World, clock: Clock) -> None:
-    topic = ledger(world)
-    skipping = SequencedTopic(
-        Order,
-        key=lambda o: o.key,
-        topology=TopologyBuilder(world.fresh())
-        .sequenced(SequenceFailure.SKIP)
-        .hold_queue(1)
-        .dlq()
-        .build(),
-    )
-    async with world.broker() as broker:
-        for other in (skipping, world.topic()):
-            for call in (broker.poisoned(other), broker.release(other, "k")):
-                with pytest.raises(UsageError, match=r"sequenced\(SequenceFailure.FAIL_ALL\)"):
-                    await call
-        for call in (broker.poisoned(topic), broker.release(topic, "k")):
-            with pytest.raises(TopicNotDeclared, match=topic.queue):
-                await call
-        await broker.declare(topic)
-        with pytest.raises(UsageError, match="a key is a str"):
-            await broker.release(topic, 7)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="takes a topic"):
-            await broker.poisoned("orders")  # type: ignore[arg-type]
-        assert await broker.poisoned(topic) == ()
-        assert await broker.release(topic, "k", replay=True) is False
-        assert await world.kept(broker, topic.queue) == []
-
-
-async def test_a_mark_that_somebody_else_made_poisons_too(
-    world: World, clock: Clock, caplog: pytest.LogCaptureFixture
-) -> None:
-    """`nats kv put q-poison k-acc-1 "see ticket 17"`: on the safe side."""
-    topic = ledger(world)
-    script = Script()
-    async with world.broker(topic) as broker:
-        written = await broker.backend.write_mark(
-            topic.queue, mark_name("acc-1"), b"see ticket 17", revision=0
-        )
-        assert written
-        await broker.publisher().publish_batch(topic, [Order("1", "acc-1"), Order("2", "acc-2")])
-        async with consuming(broker, topic, script):
-            (letter,) = await world.until_kept(broker, topic.topology.dlq, 1)
-            await script.journal.until(1)
-        (found,) = await broker.poisoned(topic)
-        assert (found.key, found.reason, found.since) == ("acc-1", "", None)
-        assert await broker.release(topic, "acc-1")
-    assert letter.headers["Shove-Death-Reason"] == "sequence_failed"
-    assert [name for name, _ in script.journal.entries] == ["2"]
-
-
-async def test_unknown_control_messages_reach_nobody_and_poison_nothing(
-    world: World, clock: Clock
-) -> None:
-    topic = ledger(world)
-    script = Script()
-    async with world.broker(topic) as broker:
-        subject = topic.topology.shard_subject(0)
-        good = msgspec.json.encode(Order("x", "k"))
-        for headers in (
-            {"Shove-Control": "later-version", "Shove-Key": "k"},
-            {"Shove-Control": "replay"},
-        ):
-            await raw_publish(broker, subject, good, headers)
-        await broker.publisher().publish(topic, Order("1", "k"))
-        async with consuming(broker, topic, script):
-            await script.journal.until(1)
-            letters = await world.until_kept(broker, topic.topology.dlq, 2)
-        assert await broker.poisoned(topic) == ()
-    assert {m.headers["Shove-Death-Reason"] for m in letters} == {"foreign_header"}
-    assert script.journal.entries == [("1", 0)]
-
-
-async def test_acknowledged_dead_letters_of_fail_all_are_deleted(
-    world: World, clock: Clock
-) -> None:
-    """What is left in the dead-letter queue is what is not done."""
-    topic = ledger(world)
-    script = Script(outcomes={"1": [Outcome.REJECT]})
-    seen: Journal[str] = Journal()
-
-    async def bury(order: Order) -> Outcome:
-        seen.add(order.name)
-        return Outcome.REJECT if order.name == "2" else Outcome.ACK
-
-    async with world.broker(topic) as broker:
-        await broker.publisher().publish_batch(topic, orders("1", "2", "3"))
-        async with consuming(broker, topic, script):
-            await world.until_kept(broker, topic.topology.dlq, 3)
-        async with burying(broker, topic, bury, max_retries=0):
-            await seen.until(3)
-            letters = await world.until_kept(broker, topic.topology.dlq, 1)
-    assert [name for name, _ in story(letters)] == ["2"]

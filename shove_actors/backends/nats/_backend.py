@@ -12,12 +12,12 @@ import trio
 
 from shove_actors._errors import (
     ApiError,
-    BrokerClosed,
     ConsumerNotFound,
-    JetStreamNotEnabled,
     MessageTooLarge,
     NoResponders,
     NotConnected,
+    PermissionDenied,
+    PublishForbidden,
     PublishRefused,
     PublishUnknown,
     RequestTimeout,
@@ -55,7 +55,9 @@ from shove_actors.messaging import ShardLayout, Topology, check_collisions
 
 from ._browse import delete_message, last_sequence, next_message
 from ._declare import declare_all
+from ._denied import concerns, for_lane
 from ._durables import ensure_durable, ensure_durables
+from ._features import BASE, RESHARD, require
 from ._lane import NatsLane
 from ._marks import list_marks, read_mark, write_mark
 from ._notes import read_note, write_note
@@ -197,6 +199,10 @@ class NatsBackend:
             self.js.clock.forget()  # another server may have another clock
             for lane in list(self._lanes):
                 lane.on_reconnected()
+        elif isinstance(event.error, PermissionDenied):
+            for lane in list(self._lanes):
+                if concerns(event.error, lane):
+                    lane.on_denied(for_lane(event.error, lane))
         if event.kind in ("disconnected", "reconnected", "closed", "error"):
             self.notice(event.kind, str(event.error or event.server), event.error)
 
@@ -221,6 +227,11 @@ class NatsBackend:
             for post in batch:
                 # One each: whoever waits for a post raises its exception.
                 post.done(post, NotConnected(f"not connected to {where}"))
+            return
+        if isinstance(connection.replies.denied, PermissionDenied):
+            # It would be stored, and nobody would ever know.
+            for post in batch:
+                post.done(post, _forbidden(connection.replies.denied))
             return
         expect = connection.replies.expect
         limit = connection.max_payload
@@ -252,7 +263,9 @@ class NatsBackend:
         post = argument
         assert isinstance(post, Post)
         result: Stored | Exception
-        if isinstance(payload, Exception):
+        if isinstance(payload, PermissionDenied):
+            result = _forbidden(payload)
+        elif isinstance(payload, Exception):
             # Lost in flight: stored or not, only the message id makes a repetition safe.
             result = PublishUnknown(str(payload))
         elif not payload:
@@ -276,8 +289,9 @@ class NatsBackend:
         try:
             await self.js.account_info()
             stream = await self.js.stream_name_by_subject(subject)
-        except (JetStreamNotEnabled, UnavailableError, BrokerClosed) as exc:
-            return exc
+        except PermissionDenied as exc:
+            # Not to publish, but to ask what is wrong with it: still unknown.
+            return PublishUnknown(f"nobody acknowledges {subject}, and why cannot be asked: {exc}")
         except ShoveError as exc:
             return exc
         if stream is None:
@@ -325,6 +339,7 @@ class NatsBackend:
         return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
+        require(self.connection, BASE)
         identities = await patiently(partial(ensure_durables, self.js, specs))
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
@@ -380,6 +395,7 @@ class NatsBackend:
         return await self._shards.layout(queue, changed)
 
     async def reshard(self, topology: Topology, timeout: float) -> Resharded:
+        require(self.connection, RESHARD)
         return await reshard(NatsShards(self.js, topology.queue), topology, timeout)
 
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
@@ -392,6 +408,13 @@ class NatsBackend:
             ack_pending=info.num_ack_pending,
             redelivered=info.num_redelivered,
         )
+
+
+def _forbidden(error: PermissionDenied) -> PublishForbidden:
+    forbidden = PublishForbidden(str(error), subject=error.subject, operation=error.operation)
+    if error.operation == "subscribe":
+        forbidden.stored = None  # what was sent before it was refused has no answer either
+    return forbidden
 
 
 def _refusal(error: dict[str, Any], post: Post) -> Exception:

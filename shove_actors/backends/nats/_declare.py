@@ -31,11 +31,12 @@ from shove_actors.messaging import (
     resharded_refusal,
 )
 
+from ._features import BASE, MAX_BYTES, require
 from ._marks import bucket_config
+from ._refused import explained
 
 #: Retried publishes are recognised for this long.
 DUPLICATE_WINDOW_S = 120.0
-_SUBJECTS_OVERLAP = 10065
 
 
 def _window(max_age: float) -> float:
@@ -90,7 +91,10 @@ def side_streams(topology: Topology) -> list[StreamConfig]:
 
 async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
     check_collisions(topologies)
+    require(js.connection, BASE)
     for topology in topologies:
+        if topology.stream_config is not None and topology.stream_config.max_bytes is not None:
+            require(js.connection, MAX_BYTES)
         if topology.external:
             await _verify_external(js, topology)
         else:
@@ -134,12 +138,8 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
                     raise
                 continue
             except ApiError as exc:
-                if exc.err_code == _SUBJECTS_OVERLAP:
-                    raise TopologyError(
-                        f"stream {config.name!r} cannot bind {list(config.subjects)}: another "
-                        "stream takes (part of) these subjects; rename the topic"
-                    ) from exc
-                raise
+                why = explained(exc, config, {}, None)
+                raise why from (exc if why is not exc else exc.__cause__)
         current = info.config
         _refuse_immutable(config, current)
         changes: dict[str, object] = {}
@@ -165,7 +165,11 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
         ):
             changes["subjects"] = config.subjects
         if changes:
-            await js.update_stream(replace(current, **changes))  # type: ignore[arg-type]
+            try:
+                await js.update_stream(replace(current, **changes))  # type: ignore[arg-type]
+            except ApiError as exc:
+                why = explained(exc, config, changes, current)
+                raise why from (exc if why is not exc else exc.__cause__)
         return
 
 
