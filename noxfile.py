@@ -32,6 +32,7 @@ nox.options.error_on_missing_interpreters = False
 nox.options.download_python = "never"
 
 DOCKER_IMAGE = "nats:2-alpine"
+OLD_SERVER = "SHOVE_OLD_NATS_SERVER"
 NO_DOCKER = "no Docker engine answers; nothing was run"
 
 
@@ -193,6 +194,27 @@ def docker(session: nox.Session) -> None:
 
 
 @nox.session
+def old_server(session: nox.Session) -> None:
+    """What an old nats-server can do: all of the backend, or an error that names the version.
+
+    `SHOVE_OLD_NATS_SERVER` names its executable; otherwise Debian's package is fetched with
+    `apt-get download`, unpacked and not installed. Where neither is to be had, nothing is run.
+    """
+    binary = os.environ.get(OLD_SERVER) or _debian_server(_scratch(session))
+    if binary is None:
+        why = f"{OLD_SERVER} is not set, and apt-get has no nats-server; nothing was run"
+        session.log(why)
+        session.skip(why)
+    version = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=20)
+    session.log(version.stdout.strip())
+    session.install("-e", ".[test]")
+    session.run(
+        "python", "-m", "pytest", *(session.posargs or ["tests/old_server"]),
+        env={OLD_SERVER: str(binary)},
+    )  # fmt: skip
+
+
+@nox.session
 def bench(session: nox.Session) -> None:
     """Ours against nats-py, with a verdict per target; a missed `must` fails the session.
 
@@ -242,6 +264,24 @@ def chaos(session: nox.Session) -> None:
 
 def _scratch(session: nox.Session) -> pathlib.Path:
     return pathlib.Path(session.create_tmp()).resolve()
+
+
+def _debian_server(scratch: pathlib.Path) -> str | None:
+    """The executable of Debian's package, unpacked under `scratch`; None without apt or package."""
+    unpacked = scratch / "debian"
+    binary = unpacked / "usr" / "sbin" / "nats-server"
+    if not binary.exists():
+        if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
+            return None
+        shutil.rmtree(unpacked, ignore_errors=True)
+        done = subprocess.run(
+            ["apt-get", "download", "nats-server"], cwd=scratch, capture_output=True, timeout=300
+        )
+        packages = sorted(scratch.glob("nats-server_*.deb"))
+        if done.returncode or not packages:
+            return None
+        subprocess.run(["dpkg", "-x", str(packages[-1]), str(unpacked)], check=True, timeout=60)
+    return str(binary) if binary.exists() else None
 
 
 def _docker_answers() -> bool:

@@ -333,7 +333,9 @@ class NatsWorld:
                         if not process.stopping:
                             process.outcome = await group.serve(drain_timeout=DRAIN_S)
                     return
-                except (UnavailableError, ConnectionError):
+                except (UnavailableError, ConnectionError, ConsumerNotFound):
+                    # The last: the durable was deleted while it was being made. Whoever starts
+                    # processes starts one that could not begin again.
                     await trio.sleep(_RETRY_S)
 
     async def _publish_for_ever(

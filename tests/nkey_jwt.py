@@ -10,6 +10,7 @@ import base64
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import nkeys
@@ -69,8 +70,13 @@ class OperatorMode:
             "}\n"
         )
 
-    def creds(self, name: str = "app", *, expires_in: float | None = None) -> str:
-        """The text of a credentials file for a new user; whole seconds count."""
+    def creds(
+        self, name: str = "app", *, expires_in: float | None = None, deny: Sequence[str] = ()
+    ) -> str:
+        """The text of a credentials file for a new user; whole seconds count.
+
+        `deny`: subjects that it may not publish to.
+        """
         user = new_user_key()
         claims: dict[str, object] = {
             "name": name,
@@ -78,7 +84,7 @@ class OperatorMode:
             "nats": {
                 "type": "user",
                 "version": 2,
-                "pub": {},
+                "pub": {"deny": list(deny)} if deny else {},
                 "sub": {},
                 "subs": _UNLIMITED,
                 "data": _UNLIMITED,

@@ -19,7 +19,7 @@ from ._machines import FOLDER, MACHINES, run
 PROFILES = ("dev", "ci", "deep")
 CONTROL = "control"
 #: Real seconds for one machine. A run that takes longer counts as not noticed.
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +36,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--run", nargs=2, metavar=("NAME", "MACHINE"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     if options.run:
-        return _run_here(*options.run, options.profile)
+        name, machine = options.run
+        return _run_here(name, machine, options.profile)
     if options.list:
         for defect in DEFECTS.values():
             print(f"{defect.name:<34} {defect.wrong}")
@@ -86,9 +87,8 @@ def _run_all(
     if markdown:
         print("|---|---|---|---|---|---|")
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        for (name, machines), (machine, found) in zip(
-            tasks, pool.map(lambda task: _first_notice(*task, profile), tasks), strict=True
-        ):
+        results = pool.map(lambda task: _first_notice(task[0], task[1], profile), tasks)
+        for (name, machines), (machine, found) in zip(tasks, results, strict=True):
             if "crash" in found:
                 row = (name, machine, "-", "-", "-", "-")
                 fine, said = False, str(found["crash"])

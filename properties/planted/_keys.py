@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from shove_actors.messaging import _poison as _names
+from shove_actors.runtime import _replay_lane
 from shove_actors.runtime._gated import Gated
 from shove_actors.runtime._poison import PoisonGate
 from shove_actors.runtime._poison_settle import PoisonSettler
 from shove_actors.runtime._publisher import Publisher
 from shove_actors.runtime._replay import KeyGate
-from shove_actors.runtime import _replay_lane
 
 from ._defect import Defect, edit
 

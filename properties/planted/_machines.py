@@ -35,7 +35,7 @@ MACHINES: dict[str, tuple[str, str]] = {
 }
 _PROPERTY_EXAMPLES = {"dev": 25, "ci": 150, "deep": 5000}
 #: A batch costs real time in proportion to its size, and finds little more.
-_BATCH = {"dev": 200, "ci": 200, "deep": 1500}
+_BATCH = {"dev": 200, "ci": 100, "deep": 1500}
 
 
 @dataclass

@@ -9,7 +9,6 @@ from shove_actors.runtime._worker import Worker
 
 from ._defect import Defect, edit
 
-
 SETTLING = (
     Defect(
         name="ack-before-copy",

@@ -111,14 +111,18 @@ class BudgetChecks:
                 event,
                 f"{event.id} is a dead letter because it kills its process; none was killed by it",
             )
-        if reason == "sequence_failed" and topic.rules.calm and event.key is not None:
-            if not topic.key(event.key).ever_poisoned:
-                raise self._breach(
-                    "B",
-                    event,
-                    f"{event.id} is a dead letter because an earlier message of its key "
-                    f"{event.key!r} has failed; none has",
-                )
+        if (
+            reason == "sequence_failed"
+            and topic.rules.calm
+            and event.key is not None
+            and not topic.key(event.key).ever_poisoned
+        ):
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} is a dead letter because an earlier message of its key "
+                f"{event.key!r} has failed; none has",
+            )
 
     def _held(self, event: Event, topic: TopicState) -> None:
         if event.duplicate and "B" in topic.only:

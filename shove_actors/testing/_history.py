@@ -50,7 +50,8 @@ Kind: TypeAlias = Literal[
 Result: TypeAlias = Literal["ack", "retry", "reject", "defer", "raised", "timed_out", "cancelled"]
 
 
-class Event(msgspec.Struct, frozen=True, omit_defaults=True):
+# No cycles can go through it, and a simulation makes hundreds of thousands.
+class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thing that happened. What does not apply to its kind is left out.
 
     `time`: seconds of one clock for the whole history. `id`: the message's logical id, the same

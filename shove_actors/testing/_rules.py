@@ -27,10 +27,10 @@ class HistoryRules:
     `SequenceFailure`. `dead_letters`: whether it has a dead-letter queue; without one, what is
     given up is gone. `only`: the letters of the invariants to check. `quiescent`: in the end
     everything has been handled or is a dead letter, nothing is stored any more. `calm`: until the
-    first `fault` or `crashed` nothing has gone wrong, so nothing is tried twice under one number, or
-    before its time (`retry_delays`, seconds by retry, the last one from there on). Otherwise an
-    attempt whose note was lost may come again. `replays`: keys are released by replaying their dead
-    letters, never otherwise.
+    first `fault` or `crashed` nothing has gone wrong, so nothing is tried twice under one number,
+    or before its time (`retry_delays`, seconds by retry, the last one from there on). Otherwise an
+    attempt whose note was lost may come again. `replays`: keys are released by replaying their
+    dead letters, never otherwise.
     """
 
     max_retries: int = 10

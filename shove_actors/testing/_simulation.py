@@ -60,8 +60,9 @@ class Simulation(Generic[M]):
     `make(number, key)` makes a message. `handler` is the user's own; without one, messages are
     acknowledged. `script` (see `publish`) overrides it. `options` go to `group.register`; the
     invariants follow them. `replays`: keys are released by replaying their dead letters. `revive`:
-    in place of each process that is killed another one is started. Each step raises `HistoryViolation` when an invariant is broken, and
-    whatever a process ended with that should not have ended.
+    in place of each process that is killed another one is started. Each step raises
+    `HistoryViolation` when an invariant is broken, and whatever a process ended with that should
+    not have ended.
     """
 
     def __init__(
@@ -118,6 +119,8 @@ class Simulation(Generic[M]):
         self._corpses: list[Process] = []
         self._recorders: dict[str, Recorder] = {}
         self._sent: dict[str, M] = {}
+        self._poisoned: dict[str, None] = {}
+        self._read = 0
         self._starts = 0
         self._number = 0
         self._publisher: Process | None = None
@@ -304,13 +307,16 @@ class Simulation(Generic[M]):
         self._tidy()
 
     def deliver(self, count: int, *, within_s: float = 60.0) -> int:
-        """Time passes until `count` more handlers have been called; how many were."""
+        """Time passes until `count` more handlers have been called; how many were.
+
+        Not when there is nothing left to handle, or nobody to do it.
+        """
         before, end = self.checker.started, self.trio.now + within_s
         while self.checker.started - before < count and self.trio.now < end:
-            due = self.trio.next_deadline()
-            if due is None:
+            if not self.processes or self._settled():
                 break
-            self.trio.advance(min(max(0.0, due - self.trio.now) + 1e-3, end - self.trio.now))
+            if not self.trio.step(end):
+                self.trio.advance(end - self.trio.now)
             self._tidy()
         return self.checker.started - before
 
@@ -319,13 +325,14 @@ class Simulation(Generic[M]):
     @property
     def poisoned(self) -> list[str]:
         """Keys that are marked on the server."""
-        found: dict[str, None] = {}
-        for event in self.history:
+        # A state machine asks before each of its steps.
+        for event in self.history[self._read :]:
             if event.kind == "poisoned":
-                found[event.key or ""] = None
+                self._poisoned[event.key or ""] = None
             elif event.kind == "released":
-                found.pop(event.key or "", None)
-        return list(found)
+                self._poisoned.pop(event.key or "", None)
+        self._read = len(self.history)
+        return list(self._poisoned)
 
     def release(self, key: str) -> None:
         """As an operator would, from the publisher's process; with `replays`, by a replay."""

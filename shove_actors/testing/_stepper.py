@@ -197,11 +197,19 @@ class Stepper:
             raise UsageError(f"advance({seconds}): seconds must be finite and 0 or more.")
         target = self._now + seconds
         self.settle()
-        while run.move_to_deadline(target):
-            self._now = run.clock.current_time()
-            self.settle()
+        while self.step(target):
+            pass
         run.move(target)
         self._now = target
+
+    def step(self, limit: float) -> bool:
+        """Let time pass to the next deadline and stop there; False if none is due by `limit`."""
+        run = self._checked()
+        if not run.move_to_deadline(limit):
+            return False
+        self._now = run.clock.current_time()
+        self.settle()
+        return True
 
     # ------------------------------------------------------------------------- private
 

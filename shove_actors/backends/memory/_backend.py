@@ -1,7 +1,9 @@
 """The port over the model: one backend is one process that is connected to a server.
 
 `run` is the backend's one task. It carries the server's work on (`MemoryServer.serve`), then
-takes in what has arrived for this process, then sleeps until it is rung or something is due.
+takes in what has arrived for this process, then sleeps until it is rung or something is due. What
+the server has sent to other processes meanwhile is taken in at the same time: a pass of Trio's
+scheduler for each of them would cost as much as all the rest of a delivery.
 Publishes are stored inside `post`, but answered from that task: the caller may not be ready for
 `done` yet.
 """
@@ -66,7 +68,7 @@ class MemoryBackend:
     ) -> None:
         self.server = server
         self.name = name if name is not None else server.new_name()
-        self.link = Link(self.ring, server)
+        self.link = Link(self._something_came, server)
         self._max_payload = min(max_payload, server.max_payload)
         self._ack_timeout_s = ack_timeout_s
         self._lanes: dict[MemoryLane, None] = {}
@@ -311,6 +313,8 @@ class MemoryBackend:
             raise BrokerClosed(f"backend {self.name!r} is closed")
         if not self.link.connected and not self.link.dead:
             raise ConnectionError(f"backend {self.name!r} is not connected")
+        if self.link.flowing:
+            return
         with trio.move_on_after(math.inf if self.link.dead else REQUEST_LIMIT_S):
             await self.link.wait_flowing()
             if self._closed:
@@ -324,6 +328,11 @@ class MemoryBackend:
         if not self._rung:
             self._rung = True
             self._bell.unpark_all()
+
+    def _something_came(self) -> None:
+        # What comes while the server works is taken in as soon as it has done so (`_serve`).
+        if not self.server.serving:
+            self.ring()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Connects at once and serves until `close`; then flushes, for at most 5 s, and returns.
@@ -357,6 +366,8 @@ class MemoryBackend:
             serving = server.is_served_by(self)
             if serving:
                 server.serve()
+                for other in server.others(self):
+                    other.link.drain()
             # What `serve` rang for is taken in right now.
             self._rung = False
             self.link.drain()

@@ -78,6 +78,11 @@ class Link:
         return self.stalled_up or self.stalled_down
 
     @property
+    def flowing(self) -> bool:
+        """Nobody has to wait for it."""
+        return self.left or not (self.dead or self.stalled or not self.connected)
+
+    @property
     def waiting(self) -> bool:
         """Something has arrived, or will when the stall ends."""
         return bool(self._down)
@@ -117,7 +122,7 @@ class Link:
 
     async def wait_flowing(self) -> None:
         """Until neither stalled nor cut, or the backend has left. Forever, if it has crashed."""
-        while not self.left and (self.dead or self.stalled or not self.connected):
+        while not self.flowing:
             await self._flowing.wait()
 
     def stall(self, direction: Direction = "both") -> None:

@@ -68,7 +68,8 @@ class MemoryServer:
         self._streams: dict[str, Stream] = {}
         self._backends: dict[str, MemoryBackend] = {}
         self._dirty: dict[Durable, None] = {}
-        self._serving = False
+        #: In the middle of delivering; whoever serves takes in what comes of it.
+        self.serving = False
         self._by_subject: dict[str, Stream] = {}
         self._observer: Observer | None = None
         #: What a fault plan does at its time, and what a slow link delivers.
@@ -307,7 +308,7 @@ class MemoryServer:
             self._soon.popleft()()
         while self._calls and self._calls[0][0] <= self._clock.now() + self._clock.slack:
             heapq.heappop(self._calls)[2]()
-        self._serving = True
+        self.serving = True
         try:
             self.advance()
             if self.down:
@@ -318,18 +319,33 @@ class MemoryServer:
                 del self._dirty[durable]
                 durable.dispatch(now)
         finally:
-            self._serving = False
+            self.serving = False
+
+    def serve_one(self, durable: Durable) -> None:
+        """What this durable can deliver now. Not while something else is due or under way."""
+        if durable in self._dirty and not (self.serving or self.down or self._soon):
+            del self._dirty[durable]
+            self.serving = True
+            try:
+                durable.dispatch(self._clock.now())
+            finally:
+                self.serving = False
+            for backend in list(self._backends.values()):
+                backend.link.drain()
 
     def touch(self, durable: Durable) -> None:
         """This durable may have something to deliver: some backend's task will look."""
         if durable not in self._dirty:
             self._dirty[durable] = None
-            if not self._serving:
+            if not self.serving:
                 self.ring()
 
     def is_served_by(self, backend: MemoryBackend) -> bool:
         """One backend's task is enough, and it has to be one that runs."""
         return next(iter(self._backends.values()), None) is backend
+
+    def others(self, backend: MemoryBackend) -> list[MemoryBackend]:
+        return [other for other in self._backends.values() if other is not backend]
 
     def ring(self) -> None:
         for backend in self._backends.values():

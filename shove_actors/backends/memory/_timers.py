@@ -27,7 +27,7 @@ class ServerClock:
     first run nothing is added and nothing rounded: a deadline is reached exactly.
     """
 
-    __slots__ = ("_epoch_ns", "_last", "_shift", "_start", "_token")
+    __slots__ = ("_epoch_ns", "_last", "_now", "_shift", "_start", "_token")
 
     def __init__(self, epoch_ns: int) -> None:
         self._epoch_ns = epoch_ns
@@ -35,11 +35,16 @@ class ServerClock:
         self._start = 0.0
         self._shift = 0.0
         self._token: trio.lowlevel.TrioToken | None = None
+        #: Of that run's clock: asked several times for each delivery.
+        self._now = trio.current_time
 
     def now(self) -> float:
-        time = trio.current_time()
         token = trio.lowlevel.current_trio_token()
-        if token is not self._token:
+        if token is self._token:
+            time = self._now()
+        else:
+            self._now = trio.lowlevel.current_clock().current_time
+            time = self._now()
             if self._token is None:
                 self._start = time
             else:

@@ -73,7 +73,8 @@ WATCH_S = 1.0
 PROBE_S = 5.0
 _NEVER = float("inf")
 
-_FULL = frozenset({10077, 10047, 10110, 10122})
+#: Of the stream, or of the account (10002).
+_FULL = frozenset({10002, 10077, 10047, 10110, 10122})
 _TOO_LARGE = frozenset({10054, 10097})
 _TEMPORARY = frozenset({10008, 10023})
 

@@ -31,7 +31,7 @@ from shove_actors.messaging import (
     resharded_refusal,
 )
 
-from ._features import BASE, MAX_BYTES, require
+from ._features import BASE, LOWERED, MAX_BYTES, require
 from ._marks import bucket_config
 from ._refused import explained
 
@@ -164,6 +164,9 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
             config, current, info.messages, shards
         ):
             changes["subjects"] = config.subjects
+        for limit, stored in (("max_msgs", info.messages), ("max_bytes", info.bytes)):
+            if limit in changes and 0 <= getattr(config, limit) < stored:
+                require(js.connection, LOWERED)
         if changes:
             try:
                 await js.update_stream(replace(current, **changes))  # type: ignore[arg-type]

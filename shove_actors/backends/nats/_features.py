@@ -42,6 +42,12 @@ MAX_BYTES: Final = Feature(
     why="a full stream makes room for a new message by deleting one that nobody has handled",
     instead="bound the stream with max_messages, or upgrade the server",
 )
+LOWERED: Final = Feature(
+    name="a limit below what is stored",
+    since=(2, 10, 5),
+    why="it deletes the oldest messages, handled or not, until the rest fits",
+    instead="let the consumers drain the stream below the limit first, or upgrade the server",
+)
 #: The mark that tells every later `declare` of the change is kept in the stream's metadata.
 RESHARD: Final = Feature(
     name="broker.reshard",
