@@ -112,6 +112,8 @@ class TrioWorld:
         self.entered = False
         self.alive: dict[str, Puppet] = {}
         self.seen: list[Seen] = []
+        self.begun: set[tuple[str, int]] = set()
+        """Incarnations whose function has begun, since `take_begun`."""
         self.facts: list[Fact] = []
         self.outcome: list[str] | None = None
         """How it ended: ["returned"], or the failure and its causes."""
@@ -182,6 +184,10 @@ class TrioWorld:
         assert not self._overlap, self._overlap
         seen, self.seen = self.seen, []
         return seen
+
+    def take_begun(self) -> set[tuple[str, int]]:
+        begun, self.begun = self.begun, set()
+        return begun
 
     def states(self) -> dict[str, tuple[State, int]]:
         """State and number of the last incarnation of each slot there is."""
@@ -254,6 +260,7 @@ class TrioWorld:
     async def _child(self, traits: Traits, ctx: Context[str]) -> None:
         if ctx.name in self.alive:
             self._overlap = f"two incarnations of {ctx.name} at once"
+        self.begun.add((ctx.name, ctx.incarnation))
         puppet = self.alive[ctx.name] = Puppet(ctx, traits)
         if self.system is None:
             self.system = ctx.system

@@ -122,7 +122,8 @@ class SupervisorMachine(RuleBasedStateMachine):
         if self.real is not None:
             known = len(self.real.facts)
             in_trio(self.real)
-            self.plan.lead(self.real.take_seen(), self.real.facts[known:])
+            facts = self.real.facts[known:]
+            self.plan.lead(self.real.take_seen(), facts, self.real.take_begun())
         in_plan(self.plan)
         self.plan.flush()
         self.plan.assert_all_led()

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import argparse
-import json
+import contextlib
+import io
+import multiprocessing
 import os
-import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from functools import partial
+from typing import NamedTuple
 
 from ._catalogue import DEFECTS
 from ._defect import planted
-from ._machines import FOLDER, MACHINES, run
+from ._machines import MACHINES, Noticed, run
 
 PROFILES = ("dev", "ci", "deep")
 CONTROL = "control"
-#: Real seconds for one machine. A run that takes longer counts as not noticed.
-PATIENCE_S = 600.0
+#: Real seconds without any result: then something hangs.
+PATIENCE_S = 1800.0
+
+_HEAD = ("defect", "machine", "noticed", "examples", "steps", "seconds")
+_PLAIN = "{:<34} {:<11} {:<9} {:>8} {:>6} {:>8}"
+_MARKDOWN = "| `{}` | {} | {} | {} | {} | {} |"
+
+
+class Task(NamedTuple):
+    """A defect, or the control, and who is to be asked in turn."""
+
+    name: str
+    machines: tuple[str, ...]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -33,11 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--jobs", type=int, default=2, help="processes at a time (default 2)")
     parser.add_argument("--list", action="store_true", help="print the defects, and end")
     parser.add_argument("--markdown", action="store_true", help="the table as in the documentation")
-    parser.add_argument("--run", nargs=2, metavar=("NAME", "MACHINE"), help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
-    if options.run:
-        name, machine = options.run
-        return _run_here(name, machine, options.profile)
     if options.list:
         for defect in DEFECTS.values():
             print(f"{defect.name:<34} {defect.wrong}")
@@ -46,13 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     unknown = [name for name in names if name not in DEFECTS and name != CONTROL]
     if unknown:
         parser.error(f"no such defect: {', '.join(unknown)} (see --list)")
-    tasks: list[tuple[str, tuple[str, ...]]] = []
+    tasks: list[Task] = []
     for name in names:
         if name == CONTROL:
             # One process each: they take long, since they go on to the end.
-            tasks += [(CONTROL, (machine,)) for machine in options.machine or MACHINES]
+            tasks += [Task(CONTROL, (machine,)) for machine in options.machine or MACHINES]
         else:
-            tasks.append((name, _machines_for(name, options.machine)))
+            tasks.append(Task(name, _machines_for(name, options.machine)))
     return _run_all(tasks, options.profile, options.jobs, options.markdown)
 
 
@@ -63,53 +72,42 @@ def _machines_for(name: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(machine for machine in machines if machine in wanted) or tuple(wanted)
 
 
-def _run_here(name: str, machine: str, profile: str) -> int:
-    """In a process of its own: nothing of a defect is left behind, whatever it does."""
-    if name == CONTROL:
-        noticed = run(machine, profile)
-    else:
-        with planted(DEFECTS[name]):
-            noticed = run(machine, profile)
-    print(json.dumps(None if noticed is None else asdict(noticed)))
-    return 0
+def _run_here(profile: str, task: Task) -> tuple[Task, str, Noticed | None]:
+    """The first of these machines that notices. In a process of its own: nothing is left behind."""
+    # A failure is told by what is returned, and Hypothesis prints it all the same.
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+        for machine in task.machines:
+            try:
+                with contextlib.ExitStack() as stack:
+                    if task.name != CONTROL:
+                        stack.enter_context(planted(DEFECTS[task.name]))
+                    noticed = run(machine, profile)
+            except Exception as exc:
+                failed = "".join(traceback.format_exception(exc))
+                return task, machine, Noticed("broken", failed, 0, 0, 0.0)
+            if noticed is not None:
+                return task, machine, noticed
+    return task, ", ".join(task.machines), None
 
 
-def _run_all(
-    tasks: Sequence[tuple[str, tuple[str, ...]]], profile: str, jobs: int, markdown: bool
-) -> int:
+def _run_all(tasks: Sequence[Task], profile: str, jobs: int, markdown: bool) -> int:
     began = time.perf_counter()
     bad: list[str] = []
-    line = (
-        "| `{}` | {} | {} | {} | {} | {} |" if markdown else "{:<34} {:<11} {:<9} {:>8} {:>6} {:>8}"
-    )
-    head = ("defect", "machine", "noticed", "examples", "steps", "seconds")
-    print(line.replace("`", "").format(*head), flush=True)
+    line = _MARKDOWN if markdown else _PLAIN
+    print(line.replace("`", "").format(*_HEAD), flush=True)
     if markdown:
-        print("|---|---|---|---|---|---|")
-    with ThreadPoolExecutor(max(1, jobs)) as pool:
-        results = pool.map(lambda task: _first_notice(task[0], task[1], profile), tasks)
-        for (name, machines), (machine, found) in zip(tasks, results, strict=True):
-            if "crash" in found:
-                row = (name, machine, "-", "-", "-", "-")
-                fine, said = False, str(found["crash"])
-            elif found:
-                by = str(found["by"])
-                row = (
-                    name,
-                    machine,
-                    by,
-                    str(found["examples"]),
-                    str(found["steps"]),
-                    f"{found['seconds']:.1f}",
-                )
-                fine = name != CONTROL and by in _expected(name)
-                said = str(found["said"])
-            else:
-                row = (name, ", ".join(machines), "nobody", "-", "-", "-")
-                fine, said = name == CONTROL, "not noticed"
-            print(line.format(*row), flush=True)
+        print("|---" * len(_HEAD) + "|")
+    # Forked, so that the imports are paid for once; and a new process for each task.
+    context = multiprocessing.get_context("fork")
+    with context.Pool(max(1, jobs), maxtasksperchild=1) as pool:
+        answers = pool.imap_unordered(partial(_run_here, profile), tasks)
+        for _ in tasks:
+            task, machine, found = answers.next(PATIENCE_S)
+            said = found.said if found is not None else "not noticed"
+            fine = _as_expected(task, found)
+            print(line.format(task.name, machine, *_cells(found)), flush=True)
             if not fine:
-                bad.append(name)
+                bad.append(task.name)
                 print("\n".join(f"    {each}" for each in said.splitlines()[:24]), flush=True)
     print(f"{len(tasks)} runs in {time.perf_counter() - began:.0f} s", file=sys.stderr)
     if bad:
@@ -117,42 +115,22 @@ def _run_all(
     return 1 if bad else 0
 
 
-def _expected(name: str) -> tuple[str, ...]:
-    by = DEFECTS[name].by
-    return (*by, "property") if by.isupper() else (by,)
+def _cells(found: Noticed | None) -> tuple[str, ...]:
+    if found is None:
+        return "nobody", "-", "-", "-"
+    return found.by, str(found.examples), str(found.steps), f"{found.seconds:.1f}"
 
 
-def _first_notice(
-    name: str, machines: Sequence[str], profile: str
-) -> tuple[str, dict[str, object]]:
-    """The first of these machines that notices, and what; empty if none does."""
-    for machine in machines:
-        found = _in_process(name, machine, profile)
-        if found:
-            return machine, found
-    return machines[-1], {}
-
-
-def _in_process(name: str, machine: str, profile: str) -> dict[str, object]:
-    command = [sys.executable, "-m", "properties.planted", "--profile", profile, "--run"]
-    # The order of sets of strings is part of what has to repeat.
-    environment = {**os.environ, "PYTHONHASHSEED": "0", "HYPOTHESIS_PROFILE": profile}
-    try:
-        done = subprocess.run(
-            [*command, name, machine],
-            cwd=FOLDER.parent,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE_S,
-        )
-    except subprocess.TimeoutExpired:
-        return {"crash": f"not over after {PATIENCE_S:g} s"}
-    if done.returncode:
-        return {"crash": "\n".join(done.stderr.splitlines()[-24:])}
-    found: dict[str, object] | None = json.loads(done.stdout.splitlines()[-1])
-    return found or {}
+def _as_expected(task: Task, found: Noticed | None) -> bool:
+    if task.name == CONTROL or found is None:
+        return task.name == CONTROL and found is None
+    by = DEFECTS[task.name].by
+    return found.by in ((*by, "property") if by.isupper() else (by,))
 
 
 if __name__ == "__main__":
+    if os.environ.get("PYTHONHASHSEED") != "0":
+        # The order of sets of strings is part of what has to repeat.
+        os.environ["PYTHONHASHSEED"] = "0"
+        os.execv(sys.executable, [sys.executable, "-m", "properties.planted", *sys.argv[1:]])
     raise SystemExit(main())

@@ -212,6 +212,9 @@ class _Step:
         if delay_s:
             self._actions.append(Delay(id=slot.id, delay_s=delay_s, failures=failures))
         for other in self._group_of(slot):
+            if self._over:
+                # One of them, significant, had ended by itself: the rest is the ordered stop's.
+                return
             self._drag_down(other, not_before)
 
     def _group_of(self, slot: PlanSlot) -> list[PlanSlot]:

@@ -72,9 +72,9 @@ RETURNED_GRACE_S: Final = 0.05
 #: times a second): ten times the longest time that one was seen to forget.
 FORGETFUL_S: Final = 1.0
 #: A server writes the times of its deliveries in whole seconds, so one that was restarted gives a
-#: message away up to this much before its lease ends (2.15.1, SIGKILL and SIGTERM alike: an ack wait
-#: of 4 s ended after 3.42 s). A lost connection may be a restart: what is in hand is taken to be that
-#: much older, until its next renewal.
+#: message away up to this much before its lease ends (2.15.1, SIGKILL and SIGTERM alike: an ack
+#: wait of 4 s ended after 3.42 s). A lost connection may be a restart: what is in hand is taken to
+#: be that much older, until its next renewal.
 RESTART_EARLY_S: Final = 1.0
 #: Below this a sequenced topic is refused: the 0.117 of the lease that is left to unwind in would
 #: be less than a loaded machine needs to run the tasks that are ready.

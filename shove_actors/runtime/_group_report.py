@@ -6,7 +6,12 @@ import logging
 
 import trio
 
-from shove_actors._errors import RestartIntensityExceeded, ShoveError
+from shove_actors._errors import (
+    NotPullConsumer,
+    RestartIntensityExceeded,
+    ShoveError,
+    UsageError,
+)
 from shove_actors._log import about
 from shove_actors.actors import Crashed, Exited, GraceExpired, LifecycleEvent
 
@@ -14,9 +19,13 @@ from ._outcome_report import SupervisorOutcome, root_cause
 
 logger = logging.getLogger("shove_actors.group")
 
+#: What no restart mends: a durable that is not what it should be, a permission that is missing.
+FOR_GOOD = (UsageError, NotPullConsumer)
+
 
 class GroupReport:
-    """Listens to the events under `path`. `stopping`: set when crashes are not repaired any more.
+    """Listens to the events under `path`. `stopping`: set when crashes are not repaired any more,
+    also by this report, when one is beyond repair.
 
     `timed_out`: handlers were cancelled because the drain had no more time.
     """
@@ -43,6 +52,15 @@ class GroupReport:
                 self._latest = root, event.path.removeprefix(self._path + "/")
             if self._stopping.is_set():
                 self.failed(error, event.path)
+            elif isinstance(root, FOR_GOOD):
+                logger.error(
+                    "consumer %s cannot go on, and its group ends: %s",
+                    event.path,
+                    root,
+                    extra=about("consumer_failed", path=event.path),
+                )
+                self.failed(error, event.path)
+                self._stopping.set()
             elif isinstance(error, RestartIntensityExceeded):
                 self._restarts -= 1  # the last crash was not repaired after all
             else:
@@ -57,6 +75,8 @@ class GroupReport:
     def failed(self, error: BaseException, where: str) -> None:
         """The group, or a consumer during its drain, has failed for good."""
         root = root_cause(error)
+        if any(root is known for known, _ in self._failures):
+            return  # consumers that share a lane share its end
         if self._latest is not None and self._latest[0] is root:
             where = self._latest[1]
         self._failures.append((root, where))

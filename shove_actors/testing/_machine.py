@@ -163,7 +163,7 @@ class MessagingMachine(RuleBasedStateMachine):
 
     @rule(share=st.sampled_from([0.01, 0.1, 1.0]))
     def deliver(self, share: float) -> None:
-        self._do("deliver", max(1, round(self.batch * share)))
+        self._do("deliver", max(1, round(self.batch * share)), within_s=20.0)
 
     @rule(
         fault=own.faults(crash=False, processes=(PUBLISHER,)),
@@ -201,6 +201,9 @@ class MessagingMachine(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------- the end
 
+    def settled(self) -> None:
+        """What has to hold in the end, besides the invariants; here, nothing. Yours to override."""
+
     def teardown(self) -> None:
         """Everything is settled, unless the example has failed already."""
         if not hasattr(self, "sim"):
@@ -208,6 +211,7 @@ class MessagingMachine(RuleBasedStateMachine):
         try:
             if not self._failed:
                 self._do("finish")
+                self.settled()
         finally:
             if self._failed:
                 self.sim.abandon()

@@ -40,7 +40,7 @@ _ANSWERS: dict[str, Outcome] = {
 class Script:
     """What the handlers of all processes do, by message id and attempt.
 
-    `handler` is the user's, for what is not in `moves`; without one it is acknowledged.
+    `handler` is the user's, for what is not in `moves` or is to be acknowledged there.
     """
 
     plan: FaultPlan
@@ -60,6 +60,8 @@ class Script:
         attempt = self.attempts.get(id_, 0)
         self.attempts[id_] = attempt + 1
         move = moves[attempt] if attempt < len(moves) else "ack"
+        if move == "ack" and self.handler is not None:
+            return await self.handler(message, metadata, context)
         answer = _ANSWERS.get(move)
         if answer is not None:
             return answer

@@ -369,8 +369,10 @@ class Simulation(Generic[M]):
         self.trio.call(take_inventory, self.history, self._publisher.broker, self.topic)
         for name in self.alive:
             self.stop_process(name)
-        self.trio.advance(60.0)
-        self._tidy()
+        end = self.trio.now + 60.0
+        while self.processes and self.trio.now < end:
+            self.trio.advance(1.0)
+            self._tidy()
         left = [p.name for p in self.processes.values()]
         if left:
             raise AssertionError(f"{', '.join(left)} did not end within 60 s")

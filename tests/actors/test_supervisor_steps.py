@@ -12,12 +12,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shove_actors.actors import (
+    AutoShutdown,
     ChildSpec,
     Context,
+    Crashed,
     DynamicSupervisor,
     Killed,
+    Restart,
+    Returned,
     StartFailed,
+    Stopped,
+    Strategy,
     open_actor_system,
+)
+from shove_actors.actors._plan import begin, decide
+from shove_actors.actors._plan_types import (
+    ChildDown,
+    ChildRejected,
+    ChildUp,
+    Finish,
+    PlanSlot,
+    Tick,
 )
 from shove_actors.testing import Stepper
 
@@ -66,3 +81,28 @@ async def test_stop_from_a_child_that_starts(autojump_clock: trio.testing.MockCl
     with pytest.raises(StartFailed, match="stopped before all its children had started"):
         async with open_actor_system(children=[ChildSpec(id="c", start=child)]):
             pytest.fail("entered")
+
+
+def test_nothing_is_ordered_after_an_automatic_shutdown() -> None:
+    """A group goes down, and two of it had ended by themselves, the first of them significant."""
+    once = Restart.TRANSIENT
+    state = begin(
+        [PlanSlot(id="a", restart=once, significant=True), PlanSlot(id="b", restart=once),
+         PlanSlot(id="c")],
+        strategy=Strategy.ONE_FOR_ALL,
+        intensity=MANY,
+        auto_shutdown=AutoShutdown.ANY,
+    )  # fmt: skip
+    boom, stopped, gone = Crashed(error=ValueError("boom")), Stopped(), Returned()
+    events = [
+        Tick(), ChildUp(id="a"), ChildUp(id="b"), ChildUp(id="c"),
+        ChildDown(id="c", exit=boom), ChildDown(id="b", exit=stopped),
+        ChildDown(id="a", exit=stopped), ChildUp(id="a"), ChildUp(id="b"),
+        # c is starting again: what comes now has to wait.
+        ChildDown(id="a", exit=gone), ChildDown(id="b", exit=gone),
+    ]  # fmt: skip
+    for event in events:
+        state, _ = decide(state, event, 0.0)
+    state, actions = decide(state, ChildRejected(id="c", error=ValueError("no")), 0.0)
+    assert isinstance(actions[-1], Finish)
+    assert state.over

@@ -222,7 +222,7 @@ async def ended(broker: Broker, topic: Topic[Order]) -> tuple[Run, list[str]]:
     group = broker.consumer_group()
     group.register(topic, ack)
     async with running(group) as run:
-        outcome = await run.end(within=30)
+        outcome = await run.end(within=10)
     assert outcome.errors
     assert outcome.exit_code == 1
     return run, list(outcome.reasons)
@@ -258,7 +258,7 @@ async def test_a_consumer_that_may_not_acknowledge(server_for: ServerProcess) ->
         group.register(TOPIC, handle)
         async with running(group) as run:
             await seen.until(1)
-            outcome = await run.end(within=30)
+            outcome = await run.end(within=10)
         assert any("$JS.ACK.Orders.Orders-consumer" in reason for reason in outcome.reasons)
         assert seen.entries == ["x"]
     async with connect(config(server_for, "admin")) as js:

@@ -284,7 +284,8 @@ async def test_one_key_never_sees_the_other_process_start_before_the_lease_is_ov
                 await trace.until(3)
     assert [what for what, _ in trace.entries] == ["first starts", "first ends", "second starts"]
     begin = trace.entries[0][1]
-    assert 8.9 <= trace.entries[1][1] - begin <= 10.1  # three quarters, plus one tick at most
+    # Three quarters, plus one tick at most, less what a restarted server may be early.
+    assert 7.9 <= trace.entries[1][1] - begin <= 9.1
     assert trace.entries[2][1] - begin >= 12
 
 

@@ -417,8 +417,8 @@ async def test_pc084_crashed_dead_letter_consumer_has_a_bound_too(
 def test_dead_letters_need_a_queue() -> None:
     """Said when registering, not when the first message fails."""
     from shove_actors import UsageError
-    from shove_actors.runtime._options import ConsumerOptions
     from shove_actors.runtime._dead_registration import DeadRegistration
+    from shove_actors.runtime._options import ConsumerOptions
 
     topic = Topic(Order, TopologyBuilder("q").build())
     with pytest.raises(UsageError, match="no dead-letter queue"):

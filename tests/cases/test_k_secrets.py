@@ -340,9 +340,11 @@ async def a_life(kind: Kind, heard: Heard) -> None:
     await raised(heard, (kind.refusal, TLSError), lambda: open_with(kind.bad()))
     await trio.to_thread.run_sync(kind.server.kill)
     await raised(heard, ConnectionError, lambda: open_with(kind.good()))
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever pickling raises
-        pickle.dumps(kind.good())
-    heard.add_error(caught.value)
+    try:
+        # Fine for a path; refused for a secret.
+        heard.texts.append(pickle.dumps(kind.good()).decode("latin-1"))
+    except Exception as exc:
+        heard.add_error(exc)
 
 
 @pytest.mark.limit(90)

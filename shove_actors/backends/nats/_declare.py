@@ -164,8 +164,8 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
             config, current, info.messages, shards
         ):
             changes["subjects"] = config.subjects
-        for limit, stored in (("max_msgs", info.messages), ("max_bytes", info.bytes)):
-            if limit in changes and 0 <= getattr(config, limit) < stored:
+        for name, stored in (("max_msgs", info.messages), ("max_bytes", info.bytes)):
+            if name in changes and 0 <= getattr(config, name) < stored:
                 require(js.connection, LOWERED)
         if changes:
             try:

@@ -1,0 +1,107 @@
+# runnable
+"""A ledger that posts twice what is delivered twice, found by a machine and shrunk.
+
+python examples/ledger_property.py
+
+Prints the shortest program that shows the mistake, and that the mended ledger passes. Needs
+Hypothesis (`pip install 'shove-actors[test]'`) and no server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, ClassVar
+
+import msgspec
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import initialize, run_state_machine_as_test
+
+from shove_actors import MessageMetadata, Outcome, SequencedTopic, SequenceFailure, TopologyBuilder
+from shove_actors.testing import MessagingMachine, Simulation
+
+
+class Entry(msgspec.Struct):
+    number: int
+    account: str
+
+
+LEDGER = SequencedTopic(
+    Entry,
+    key=lambda entry: entry.account,
+    topology=TopologyBuilder("ledger")
+    .sequenced(SequenceFailure.SKIP)
+    .routing_shards(2)
+    .hold_queue(1)
+    .dlq()
+    .build(),
+)
+
+
+class LedgerMachine(MessagingMachine):
+    """Posts an entry whenever its handler is called: wrong after a redelivery."""
+
+    topic = LEDGER
+    batch: ClassVar[int] = 10
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.posted: Counter[int] = Counter()  # stands for the database
+
+    @initialize()
+    def begin(self) -> None:  # type: ignore[override]
+        """One process, and nothing goes wrong by itself: what does is a line of the program."""
+        self.sim = Simulation(self.topic, self.make, handler=self.handler)
+        self.sim.open()
+        self.sim.start_process()
+
+    def make(self, number: int, key: str) -> Entry:
+        return Entry(number, account=key)
+
+    async def handler(self, entry: Entry, metadata: MessageMetadata, context: Any) -> Outcome:
+        self.posted[entry.number] += 1
+        return Outcome.ACK
+
+    def settled(self) -> None:
+        for number, times in self.posted.items():
+            assert times == 1, f"entry {number} was posted {times} times"
+
+
+class MendedMachine(LedgerMachine):
+    """What was posted is known by the message's id, which stays the same over all attempts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    async def handler(self, entry: Entry, metadata: MessageMetadata, context: Any) -> Outcome:
+        if metadata.delivery_id not in self.seen:
+            # In one transaction, in a real ledger.
+            self.seen.add(metadata.delivery_id)
+            self.posted[entry.number] += 1
+        return Outcome.ACK
+
+
+SETTINGS = settings(
+    max_examples=200,
+    stateful_step_count=8,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def main() -> None:
+    try:
+        run_state_machine_as_test(LedgerMachine, settings=SETTINGS)
+    except AssertionError as exc:
+        print(exc)
+        print("\n".join(getattr(exc, "__notes__", [])))
+    else:
+        raise SystemExit("the mistake was not found")
+    run_state_machine_as_test(MendedMachine, settings=SETTINGS)
+    print("the mended ledger passes")
+
+
+if __name__ == "__main__":
+    main()
