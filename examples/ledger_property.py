@@ -10,11 +10,12 @@ Hypothesis (`pip install 'shove-actors[test]'`) and no server.
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
-from hypothesis import HealthCheck, settings
-from hypothesis.stateful import initialize, run_state_machine_as_test
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from shove_actors import MessageMetadata, Outcome, SequencedTopic, SequenceFailure, TopologyBuilder
 from shove_actors.testing import MessagingMachine, Simulation
@@ -41,18 +42,21 @@ class LedgerMachine(MessagingMachine):
     """Posts an entry whenever its handler is called: wrong after a redelivery."""
 
     topic = LEDGER
-    batch: ClassVar[int] = 10
 
     def __init__(self) -> None:
         super().__init__()
         self.posted: Counter[int] = Counter()  # stands for the database
 
     @initialize()
-    def begin(self) -> None:  # type: ignore[override]
+    def begin(self) -> None:
         """One process, and nothing goes wrong by itself: what does is a line of the program."""
         self.sim = Simulation(self.topic, self.make, handler=self.handler)
         self.sim.open()
         self.sim.start_process()
+
+    @rule(count=st.integers(1, 3))
+    def publish(self, count: int) -> None:
+        self.sim.publish(count)
 
     def make(self, number: int, key: str) -> Entry:
         return Entry(number, account=key)
@@ -83,9 +87,11 @@ class MendedMachine(LedgerMachine):
 
 SETTINGS = settings(
     max_examples=200,
-    stateful_step_count=8,
+    stateful_step_count=5,
     deadline=None,
     derandomize=True,
+    # Without `explain`, which traces every line of every run.
+    phases=[Phase.generate, Phase.shrink],
     database=None,
     suppress_health_check=list(HealthCheck),
 )
@@ -99,7 +105,7 @@ def main() -> None:
         print("\n".join(getattr(exc, "__notes__", [])))
     else:
         raise SystemExit("the mistake was not found")
-    run_state_machine_as_test(MendedMachine, settings=SETTINGS)
+    run_state_machine_as_test(MendedMachine, settings=settings(SETTINGS, max_examples=30))
     print("the mended ledger passes")
 
 

@@ -14,7 +14,7 @@ import itertools
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 import trio
@@ -91,7 +91,7 @@ class Release:
         return f"release({self.key!r}, replay={self.replay})"
 
 
-Step = Publish | Start | Stop | Release if hasattr(type, "__or__") else Any
+Step: TypeAlias = Publish | Start | Stop | Release
 
 
 @dataclass(frozen=True)
@@ -145,10 +145,10 @@ class Model:
     handled: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
 
-    def run(self, program: list[Any]) -> list[Seen]:
+    def run(self, program: list[Step]) -> list[Seen]:
         return [self._step(step) for step in program]
 
-    def _step(self, step: Any) -> Seen:
+    def _step(self, step: Step) -> Seen:
         if isinstance(step, Publish):
             if step.id not in self.answers:
                 self.answers[step.id] = list(step.answers)
@@ -240,7 +240,7 @@ class Backed:
         self.answers: dict[str, list[Answer]] = {}
         self.groups: list[tuple[Any, trio.Event]] = []
 
-    async def run(self, program: list[Any]) -> list[Seen]:
+    async def run(self, program: list[Step]) -> list[Seen]:
         seen = []
         async with open_broker(self.config()) as self.broker:
             await self.broker.declare(self.topic)
@@ -253,7 +253,7 @@ class Backed:
                     await self._step(Stop())
         return seen
 
-    async def _step(self, step: Any) -> None:
+    async def _step(self, step: Step) -> None:
         if isinstance(step, Publish):
             self.answers.setdefault(step.id, list(step.answers))
             note = Note(step.id, step.key)
@@ -267,16 +267,14 @@ class Backed:
                 await over.wait()
         elif self.policy is SequenceFailure.FAIL_ALL:
             await self.broker.release(self.topic, step.key, replay=step.replay)
-        while self.groups and await self._busy():
+        while self.groups and await self._busy():  # noqa: ASYNC110 - nobody tells
             await trio.sleep(self.tick)
 
     async def _process(self, *, task_status: trio.TaskStatus[None]) -> None:
         over = trio.Event()
         async with open_broker(self.config()) as broker:
             group = broker.consumer_group()
-            group.register(
-                self.topic, self._handle, max_retries=MAX_RETRIES, handler_timeout=None
-            )
+            group.register(self.topic, self._handle, max_retries=MAX_RETRIES, handler_timeout=None)
             self.groups.append((group, over))
             await group.serve(task_status=task_status)
         over.set()
@@ -288,7 +286,8 @@ class Backed:
         answer = answers.pop(0) if answers else "ack"
         if answer == "raise":
             raise ValueError("as the program says")
-        return getattr(Outcome, answer.upper())
+        outcome: Outcome = getattr(Outcome, answer.upper())
+        return outcome
 
     async def _busy(self) -> bool:
         topology = self.topic.topology
@@ -318,7 +317,8 @@ class Backed:
         return Seen(handled, dead, poisoned, waiting)
 
     async def _stored(self, stream: str) -> list[tuple[str, dict[str, str]]]:
-        found, sequence = [], 1
+        found: list[tuple[str, dict[str, str]]] = []
+        sequence = 1
         while True:
             kept = await self.broker.backend.next_message(stream, sequence)
             if kept is None:
@@ -328,7 +328,7 @@ class Backed:
             sequence = kept.sequence + 1
 
 
-def on_memory(policy: SequenceFailure | None, program: list[Any]) -> list[Seen]:
+def on_memory(policy: SequenceFailure | None, program: list[Step]) -> list[Seen]:
     from shove_actors.backends.memory import MemoryServer
 
     server = MemoryServer()
@@ -337,13 +337,13 @@ def on_memory(policy: SequenceFailure | None, program: list[Any]) -> list[Seen]:
     return trio.run(functools.partial(backed.run, program), clock=clock)
 
 
-def on_nats(policy: SequenceFailure | None, program: list[Any], url: str) -> list[Seen]:
+def on_nats(policy: SequenceFailure | None, program: list[Step], url: str) -> list[Seen]:
     backed = Backed(policy, lambda: NatsConfig(url), 0.005)
     return trio.run(functools.partial(backed.run, program))
 
 
 def difference(
-    program: list[Any], expected: list[Seen], found: list[Seen], who: str
+    program: list[Step], expected: list[Seen], found: list[Seen], who: str
 ) -> str | None:
     """The program up to the first step after which `found` is not what was `expected`."""
     for index, (should, does) in enumerate(zip(expected, found, strict=True)):

@@ -8,26 +8,26 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from agreement import Model, Publish, Release, Start, Stop, difference, on_memory, on_nats
+from agreement import Model, Publish, Release, Start, Step, Stop, difference, on_memory, on_nats
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from shove_actors import SequenceFailure
 
-EXAMPLES = {"dev": 4, "ci": 60, "deep": 2000}[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
+EXAMPLES = {"dev": 4, "ci": 30, "deep": 1000}[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
 POLICIES = [None, SequenceFailure.SKIP, SequenceFailure.FAIL_ALL]
 KEYS = ("a", "b", "c")
 
 
 @st.composite
-def programs(draw: st.DrawFn, policy: SequenceFailure | None) -> list[Any]:
+def programs(draw: st.DrawFn, policy: SequenceFailure | None) -> list[Step]:
     answers = st.lists(
         st.sampled_from(["reject", "retry", "raise", "defer", "ack"]), max_size=4
     ).map(tuple)
     kinds = ["publish", "publish", "publish", "again", "start", "stop"]
     if policy is SequenceFailure.FAIL_ALL:
         kinds += ["release", "release"]
-    program: list[Any] = []
+    program: list[Step] = []
     published: list[Publish] = []
     for kind in draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=25)):
         if kind == "publish":
@@ -53,16 +53,14 @@ def quiet() -> Iterator[None]:
     logger.setLevel(level)
 
 
-_SETTINGS = settings(
-    max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck)
-)
+_SETTINGS = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_model_and_memory_agree(policy: SequenceFailure | None) -> None:
-    @settings(_SETTINGS, max_examples=EXAMPLES * 5)
+    @settings(_SETTINGS, max_examples=EXAMPLES * 3)
     @given(program=programs(policy))
-    def agree(program: list[Any]) -> None:
+    def agree(program: list[Step]) -> None:
         expected = Model(policy).run(program)
         assert not (found := difference(program, expected, on_memory(policy, program), "memory")), (
             found
@@ -75,7 +73,7 @@ def test_model_and_memory_agree(policy: SequenceFailure | None) -> None:
 def test_all_three_agree(policy: SequenceFailure | None, nats_server: Any) -> None:
     @settings(_SETTINGS)
     @given(program=programs(policy))
-    def agree(program: list[Any]) -> None:
+    def agree(program: list[Step]) -> None:
         expected = Model(policy).run(program)
         for who, seen in (
             ("memory", on_memory(policy, program)),

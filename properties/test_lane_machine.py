@@ -20,13 +20,16 @@ from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
 from shove_actors.runtime import AutoscalerConfig
 from shove_actors.testing import MessagingMachine
 
-#: Examples, steps of each, and messages of a large batch.
-_SIZES: dict[str, tuple[int, int, int]] = {
-    "dev": (5, 12, 200),
-    "ci": (35, 25, 1500),
-    "deep": (450, 25, 1500),
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
+#: By machine: examples, and messages of a large batch. What waits for a message before it costs
+#: more, and a key that is poisoned most of all.
+_SIZES: dict[str, dict[str, tuple[int, int]]] = {
+    "plain": {"dev": (5, 200), "ci": (60, 4000), "deep": (450, 4000)},
+    "serial": {"dev": (5, 200), "ci": (35, 3000), "deep": (450, 2000)},
+    "skip": {"dev": (5, 200), "ci": (35, 2000), "deep": (450, 1500)},
+    "fail_all": {"dev": (5, 200), "ci": (35, 1000), "deep": (450, 1000)},
 }
-EXAMPLES, STEPS, BATCH = _SIZES[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
+STEPS = {"dev": 12, "ci": 25, "deep": 25}[_PROFILE]
 
 
 class Note(msgspec.Struct):
@@ -46,8 +49,6 @@ def _sequenced(policy: SequenceFailure) -> SequencedTopic[Note]:
 
 
 class NoteMachine(MessagingMachine):
-    batch = BATCH
-
     def make(self, number: int, key: str) -> Note:
         return Note(number, key)
 
@@ -55,6 +56,7 @@ class NoteMachine(MessagingMachine):
 class PlainMachine(NoteMachine):
     """Hold queues, dead letters, concurrent handlers; no order."""
 
+    batch = _SIZES["plain"][_PROFILE][1]
     topic = Topic(Note, TopologyBuilder("orders").hold_queue(1).hold_queue(3).dlq().build())
     options: ClassVar = {"consumers": 2, "prefetch": 20, "concurrent_processing": True}
 
@@ -62,6 +64,7 @@ class PlainMachine(NoteMachine):
 class SerialMachine(NoteMachine):
     """The same, with handlers that take their turn, and as many consumers as the load calls for."""
 
+    batch = _SIZES["serial"][_PROFILE][1]
     topic = PlainMachine.topic
     options: ClassVar = {
         "consumers": (1, 3),
@@ -73,12 +76,14 @@ class SerialMachine(NoteMachine):
 class SkipMachine(NoteMachine):
     """One lane per shard; what fails for good is skipped."""
 
+    batch = _SIZES["skip"][_PROFILE][1]
     topic = _sequenced(SequenceFailure.SKIP)
 
 
 class FailAllMachine(NoteMachine):
     """One lane per shard; what fails for good takes its key along, until it is released."""
 
+    batch = _SIZES["fail_all"][_PROFILE][1]
     topic = _sequenced(SequenceFailure.FAIL_ALL)
 
 
@@ -88,8 +93,12 @@ TestSkip = SkipMachine.TestCase
 TestFailAll = FailAllMachine.TestCase
 
 
-_SETTINGS = settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None)
-TestPlain.settings = _SETTINGS
-TestSerial.settings = _SETTINGS
-TestSkip.settings = _SETTINGS
-TestFailAll.settings = _SETTINGS
+def _bounds(machine: str) -> settings:
+    examples, _ = _SIZES[machine][_PROFILE]
+    return settings(max_examples=examples, stateful_step_count=STEPS, deadline=None)
+
+
+TestPlain.settings = _bounds("plain")
+TestSerial.settings = _bounds("serial")
+TestSkip.settings = _bounds("skip")
+TestFailAll.settings = _bounds("fail_all")

@@ -69,9 +69,10 @@ def edit(owner: type | ModuleType, name: str, *pieces: tuple[str, str]) -> Edit:
 
 @dataclass(frozen=True, kw_only=True)
 class Defect:
-    """`wrong`: one sentence. `machines`: who should notice, likeliest first. `by`: how it is
-    expected to be noticed: letters of invariants, `routing`, `supervisor` or `autoscaler`, or `end`
-    for how a process ends."""
+    """`wrong`: one sentence. `machines`: who should notice, likeliest first. `by`: what is expected
+    to be broken, as words: letters of invariants; `property` for one of pure functions; `end` for
+    an assertion, about what a process holds or a supervisor does.
+    """
 
     name: str
     wrong: str

@@ -147,7 +147,7 @@ KEYS = (
     Defect(
         name="released-before-the-replay",
         wrong="A key is released first, and its dead letters are handled then.",
-        by="LOP",
+        by="L O P",
         machines=("fail_all",),
         plants=(
             edit(
@@ -178,7 +178,7 @@ KEYS = (
     Defect(
         name="replay-goes-on-after-a-failure",
         wrong="After a dead letter that fails again, the next one is handled.",
-        by="OP",
+        by="O P",
         machines=("fail_all",),
         plants=(
             edit(
@@ -194,7 +194,7 @@ KEYS = (
     Defect(
         name="control-message-acked-first",
         wrong="A release is acknowledged before the dead letters are handled.",
-        by="OIP",
+        by="O I P",
         machines=("fail_all",),
         plants=(
             edit(

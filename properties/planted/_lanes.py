@@ -17,14 +17,14 @@ LANES = (
     Defect(
         name="two-pending-on-a-shard",
         wrong="A shard's durable lets two messages out at a time.",
-        by="OI",
+        by="O I",
         machines=("skip", "fail_all"),
         plants=(edit(Registration, "lane_specs", ("max_ack_pending=1,", "max_ack_pending=2,")),),
     ),
     Defect(
         name="prefetch-of-two-on-a-lane",
         wrong="A shard's lane prefetches a second message while the first is retried.",
-        by="OI",
+        by="O I",
         machines=("skip", "fail_all"),
         plants=(
             edit(
@@ -38,7 +38,7 @@ LANES = (
     Defect(
         name="lease-not-renewed",
         wrong="The lease of a message in hand is never renewed.",
-        by="BI",
+        by="B I",
         machines=("skip", "plain"),
         plants=(edit(LeaseKeeper, "tend", ("lane.renew(delivery)", "pass")),),
     ),
@@ -112,14 +112,14 @@ LANES = (
     Defect(
         name="stuck-settle-keeps-connection",
         wrong="A settle that nobody has read by the end of its lease is left on its way.",
-        by="IO",
+        by="I O",
         machines=("skip", "fail_all"),
         plants=(edit(MemoryLane, "_guard", ("backend.drop_connection()", "pass")),),
     ),
     Defect(
         name="stale-successor-is-handled",
         wrong="A second delivery of what is settled is handled; nobody asks whose it is.",
-        by="OBI",
+        by="O B I",
         machines=("skip", "fail_all"),
         plants=(
             edit(
@@ -187,7 +187,7 @@ LANES = (
     Defect(
         name="handler-outlives-its-group",
         wrong="A stopped group does not wait for its handlers.",
-        by="T",
+        by="T end",
         machines=("plain", "skip"),
         plants=(
             edit(

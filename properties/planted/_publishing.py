@@ -11,7 +11,7 @@ PUBLISHING = (
     Defect(
         name="publish-repeated-with-a-new-id",
         wrong="A publish without an answer is repeated under another id.",
-        by="LB",
+        by="L B",
         machines=("skip", "plain"),
         plants=(
             edit(
@@ -30,7 +30,7 @@ PUBLISHING = (
     Defect(
         name="stored-before-the-answer",
         wrong="A publisher is told that its message is stored when it was sent.",
-        by="LO",
+        by="L O",
         machines=("plain", "skip"),
         plants=(
             edit(

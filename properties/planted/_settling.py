@@ -60,7 +60,7 @@ SETTLING = (
     Defect(
         name="interrupted-is-acked",
         wrong="A message whose lease is lost during its handler is acknowledged.",
-        by="LI",
+        by="L I",
         machines=("skip", "plain"),
         plants=(
             edit(
@@ -117,7 +117,7 @@ SETTLING = (
     Defect(
         name="mover-loses-headers",
         wrong="A message returns from a hold queue without the headers that it had.",
-        by="LB",
+        by="L B",
         machines=("plain",),
         plants=(edit(HoldMover, "_header_block", ("headers = delivery.headers", "headers = {}")),),
     ),

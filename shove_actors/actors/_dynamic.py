@@ -7,7 +7,7 @@ is stopping it refuses new children; after a restart of its own it is empty.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -24,6 +24,8 @@ from ._slot import Slot
 from ._spec import ChildSpec, PoolSpec, Restart, Shutdown, check_paced
 from ._stop_many import StopMany
 from ._supervisor import Supervisor, plan_slots
+
+M = TypeVar("M")
 
 
 class DynamicSupervisor:
@@ -85,7 +87,7 @@ class DynamicSupervisor:
             return ()
         return tuple(slot.ref for slot in self._running.owner.children.values())
 
-    async def start_child(self, spec: ChildSpec) -> ActorRef[Any]:
+    async def start_child(self, spec: ChildSpec[M]) -> ActorRef[M]:
         """Start a child and wait until it has said it is started.
 
         Several may start at the same time. Cancelled, it takes the child away again. Raises
@@ -177,7 +179,7 @@ class _Pool(Supervisor):
         if self._stop_many is not None:
             self._stop_many.ended(incarnation)
 
-    async def start_child(self, spec: ChildSpec) -> ActorRef[Any]:
+    async def start_child(self, spec: ChildSpec[M]) -> ActorRef[M]:
         if spec.id in self.owner.children:
             raise NameTaken(
                 f"child id {spec.id!r} is in use under {self.owner.path!r}. Choose another id, or "

@@ -6,7 +6,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from shove_actors._errors import UsageError
 
@@ -14,8 +14,17 @@ from ._backoff import Backoff
 from ._intensity import Intensity
 
 if TYPE_CHECKING:
+    # The default is what a spec means that says nothing of its messages; Python has it from 3.13.
+    from typing_extensions import TypeVar
+
     from ._context import Context
     from ._dynamic import DynamicSupervisor
+
+    M = TypeVar("M", default=Any)
+else:
+    from typing import TypeVar
+
+    M = TypeVar("M")
 
 
 class Restart(Enum):
@@ -149,13 +158,12 @@ class PoolSpec:
     stop_grace_s: float | None
 
 
-StartFunction = Callable[["Context[Any]"], Awaitable[None]]
-Start = StartFunction | SupervisorSpec | PoolSpec
+StartFunction = Callable[["Context[M]"], Awaitable[None]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ChildSpec:
-    """One slot under a supervisor.
+class ChildSpec(Generic[M]):
+    """One slot under a supervisor. `M` is what its actor receives: that of its `Context`.
 
     `start` is an async function that takes a `Context`, says `ctx.started()` when it is ready and
     then works until it is asked to stop (`of_class` makes one from a class). `id` is unique under
@@ -174,7 +182,7 @@ class ChildSpec:
     """
 
     id: str
-    start: Start
+    start: StartFunction[M] | SupervisorSpec | PoolSpec
     restart: Restart = Restart.PERMANENT
     shutdown: Shutdown = field(default_factory=lambda: Shutdown.within(5.0))
     mailbox: MailboxSpec = field(default_factory=MailboxSpec)

@@ -215,7 +215,20 @@ class Dialer:
                 f"cannot authenticate to {where}: {text}; "
                 "install the extra `shove-actors[nkeys]` for nkeys and credentials files"
             )
+        if self._resolved.client_cert and server.tls and _hung_up(failure, lower):
+            # With TLS 1.3 a certificate is refused after our side has finished its handshake. The
+            # alert that says so may be lost to the write that is under way.
+            text += "; it may refuse the client certificate (tls_client_cert)"
         return ConnectionError(f"cannot connect to {where}: {text}")
+
+
+def _hung_up(failure: Exception, text: str) -> bool:
+    """The server ended what it had begun."""
+    return (
+        isinstance(failure, (BrokenPipeError, ConnectionResetError, EOFError, ssl.SSLEOFError))
+        or "eof" in text
+        or "closed the connection" in text
+    )
 
 
 def _is_ip(host: str) -> bool:

@@ -111,7 +111,9 @@ class Broker:
 
         Idempotent, safe at every start and from many processes at once; nothing is sent when
         nothing differs. Raises `TopologyError` for what cannot be reconciled (the message names
-        the setting, both values and the way out), `JetStreamNotEnabled`, `ConnectionError`.
+        the setting, both values and the way out), `FeatureUnavailable` for a server that is too
+        old for a setting, `PermissionDenied`, `JetStreamNotEnabled`, `ConnectionError`.
+
         Cancelled, some of the streams may have been created; declaring again completes it.
         """
         _ = self.system

@@ -74,8 +74,9 @@ class Publisher:
         type, `HeaderError`, `TopologyError` for a subject that the topic does not bind,
         `MessageTooLarge`, and whatever the topic's key function raises. Raises after asking the
         server: `StreamFull`, `TopicNotDeclared`, `JetStreamNotEnabled`, `PublishRefused`,
-        `NotConnected` (not sent) or `PublishUnknown` (no acknowledgement within the broker's
-        `publish_timeout`; repeating with the same `message_id` is safe).
+        `PublishForbidden` (this user may not publish there), `NotConnected` (not sent) or
+        `PublishUnknown` (no acknowledgement within the broker's `publish_timeout`; repeating with
+        the same `message_id` is safe).
 
         Cancelling leaves the message sent or not sent, never half-written.
         """

@@ -18,6 +18,8 @@ class BudgetChecks:
     _disturbed: bool
     #: The server may have forgotten how often it has delivered what.
     _forgetful: bool
+    #: A durable was deleted: the next one counts deliveries, and so retries in place, from one.
+    _recounts: bool
 
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
@@ -37,7 +39,7 @@ class BudgetChecks:
                 f"{event.id} comes as retry {attempt}, but no attempt with retry count "
                 f"{attempt - 1} has failed",
             )
-        if attempt < message.highest and event.shard is not None:
+        if attempt < message.highest and event.shard is not None and not self._recounts:
             raise self._breach(
                 "B",
                 event,

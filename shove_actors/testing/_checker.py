@@ -52,7 +52,7 @@ class Checker(BudgetChecks):
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
         self._knows_settled = False
-        self._disturbed = self._forgetful = False
+        self._disturbed = self._forgetful = self._recounts = False
         self.index = -1
         self.started = 0
 
@@ -125,6 +125,7 @@ class Checker(BudgetChecks):
         self._disturbed = True
         if event.detail.startswith(("RestartServer(", "DeleteConsumer(")):
             self._forgetful = True
+            self._recounts |= event.detail.startswith("DeleteConsumer(")
 
     def _marked(self, event: Event, topic: TopicState) -> None:
         key = topic.key(event.key or "")

@@ -210,6 +210,9 @@ class MessagingMachine(RuleBasedStateMachine):
             return
         try:
             if not self._failed:
+                # What it has in hand and what waits for it is for the others.
+                for name in self.sim.alive[:1]:
+                    self._do("stop_process", name)
                 self._do("finish")
                 self.settled()
         finally:

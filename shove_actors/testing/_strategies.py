@@ -128,6 +128,7 @@ def rates() -> SearchStrategy[Rates]:
         Rates.only(lose_ack=0.01, late_ack=0.01),
         Rates.only(lose_puback=0.01, late_puback=0.01),
         Rates.only(crash=0.002),
+        Rates.only(crash=0.05),
         Rates.only(disconnect=0.1),
         Rates.only(stall=0.1, slow=0.05, longest_s=15.0),
         Rates.only(restart=0.1),

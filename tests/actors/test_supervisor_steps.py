@@ -31,6 +31,7 @@ from shove_actors.actors._plan_types import (
     ChildRejected,
     ChildUp,
     Finish,
+    PlanEvent,
     PlanSlot,
     Tick,
 )
@@ -94,7 +95,7 @@ def test_nothing_is_ordered_after_an_automatic_shutdown() -> None:
         auto_shutdown=AutoShutdown.ANY,
     )  # fmt: skip
     boom, stopped, gone = Crashed(error=ValueError("boom")), Stopped(), Returned()
-    events = [
+    events: list[PlanEvent] = [
         Tick(), ChildUp(id="a"), ChildUp(id="b"), ChildUp(id="c"),
         ChildDown(id="c", exit=boom), ChildDown(id="b", exit=stopped),
         ChildDown(id="a", exit=stopped), ChildUp(id="a"), ChildUp(id="b"),

@@ -12,6 +12,7 @@ import trio
 from shove_actors import (
     BatchError,
     Broker,
+    MessageMetadata,
     NatsConfig,
     Outcome,
     PermissionDenied,
@@ -24,6 +25,7 @@ from shove_actors import (
     UsageError,
     open_broker,
 )
+from shove_actors.backends import BackendEvent
 from shove_actors.backends.nats import NatsBackend
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import Connection, connect
@@ -322,3 +324,87 @@ async def test_advisories_are_a_luxury(server_for: ServerProcess) -> None:
             await broker.publisher().publish(TOPIC, Order("x"))
             await seen.until(1)
             assert run.outcome is None
+
+
+# ------------------------------------------------------------------ what is needed
+
+
+def allowing(publish: list[str], subscribe: list[str]) -> pytest.MarkDecorator:
+    """Exactly what docs/configuration.md says."""
+    lists = (", ".join(f'"{subject}"' for subject in names) for names in (publish, subscribe))
+    return denying("publish: { allow: [%s] }, subscribe: { allow: [%s] }" % tuple(lists))  # noqa: UP031
+
+
+@allowing(
+    ["Orders", "lanes.shard.*", "$JS.API.STREAM.INFO.lanes"],
+    ["_INBOX.>", "$JS.EVENT.ADVISORY.STREAM.UPDATED.lanes"],
+)
+async def test_what_publishers_need(server_for: ServerProcess) -> None:
+    complaints: list[BackendEvent] = []
+    async with open_broker(config(server_for)) as broker:
+        broker.backend.listen(complaints.append)
+        await broker.publisher().publish(TOPIC, Order("x"))
+        await broker.publisher().publish(LANES, Order("x", key="k"))
+        await connection_of(broker).flush()
+    assert [event for event in complaints if event.kind == "error"] == []
+
+
+@allowing(
+    [
+        *(
+            subject
+            for stream in ("Orders", "Orders-hold-200ms", "lanes")
+            for subject in (
+                f"$JS.API.CONSUMER.*.{stream}.>",
+                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.>",
+                f"$JS.API.STREAM.INFO.{stream}",
+                f"$JS.ACK.{stream}.>",
+            )
+        ),
+        *(
+            subject
+            for stream in ("Orders", "lanes")
+            for subject in (
+                f"$JS.API.STREAM.*.{stream}-attempts",
+                f"$JS.API.STREAM.MSG.GET.{stream}-attempts",
+                f"{stream}-attempts.*",
+            )
+        ),
+        "Orders",
+        "Orders-hold-200ms",
+        "Orders-dlq",
+        "lanes.shard.*",
+    ],
+    ["_INBOX.>", "$JS.EVENT.ADVISORY.>"],
+)
+async def test_what_consumers_need(server_for: ServerProcess) -> None:
+    complaints: list[BackendEvent] = []
+    seen: Journal[str] = Journal()
+
+    async def handle(order: Order, metadata: MessageMetadata) -> Outcome:
+        seen.add(order.name)
+        if order.name == "bad":
+            return Outcome.REJECT
+        return Outcome.RETRY if metadata.retry_count == 0 else Outcome.ACK
+
+    async with open_broker(config(server_for)) as broker:
+        broker.backend.listen(complaints.append)
+        async with consuming(broker, TOPIC, handle), consuming(broker, LANES, handle):
+            await broker.publisher().publish(TOPIC, Order("x"))
+            await broker.publisher().publish(TOPIC, Order("bad"))
+            await broker.publisher().publish(LANES, Order("y", key="k"))
+            await seen.until(5)
+    assert [event for event in complaints if event.kind == "error"] == []
+    async with connect(config(server_for, "admin")) as js:
+        assert (await js.stream_info("Orders")).messages == 0
+        assert (await js.stream_info("Orders-dlq")).messages == 1
+
+
+@allowing(["$JS.API.STREAM.>"], ["_INBOX.>"])
+async def test_what_declaring_needs(server_for: ServerProcess) -> None:
+    complaints: list[BackendEvent] = []
+    other = Topic(Order, TopologyBuilder("other").hold_queue(1).dlq().build())
+    async with open_broker(config(server_for)) as broker:
+        broker.backend.listen(complaints.append)
+        await broker.declare(TOPIC, LANES, other)
+    assert [event for event in complaints if event.kind == "error"] == []

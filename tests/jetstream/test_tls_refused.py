@@ -126,7 +126,9 @@ async def test_a_name_without_its_host_part(tmp_path: Path) -> None:
 async def test_a_client_certificate_that_the_server_refuses(
     mutual_tls_server: SecuredServer, tmp_path: Path, fault: str
 ) -> None:
-    """With TLS 1.3 the server says so after our handshake; either way it is an error at connect."""
+    """With TLS 1.3 the server says so after our handshake, and its alert may be lost to a write:
+    then the error names the setting to look at.
+    """
     ca = mutual_tls_server.ca
     assert ca is not None
     if fault == "expired":
@@ -136,7 +138,7 @@ async def test_a_client_certificate_that_the_server_refuses(
     config = mutual_tls_server.config(tls_client_cert=cert, tls_client_key=key, **FAST)
     with trio.fail_after(10), pytest.raises(ConnectionError) as caught:
         await gets_in(config)
-    assert isinstance(caught.value, TLSError)
+    assert isinstance(caught.value, TLSError) or "tls_client_cert" in str(caught.value)
 
 
 async def test_a_client_certificate_that_is_refused_later(

@@ -65,6 +65,20 @@ def test_every_behaviour_of_a_handler(policy: SequenceFailure | None, move: Move
         assert sim.checker.started >= 20 - 4 * (policy is SequenceFailure.FAIL_ALL) * 5
 
 
+def test_no_time_passes_for_deliveries_that_cannot_come() -> None:
+    with simulation(shards=1) as sim:
+        sim.publish(3)
+        assert sim.deliver(3) == 0  # there is nobody
+        assert sim.trio.now == 0.0
+        sim.start_process()
+        assert sim.deliver(5) + sim.checker.started >= 3
+        assert sim.trio.now < 60.0
+        before = sim.trio.now
+        assert sim.deliver(1) == 0  # there is nothing
+        assert sim.trio.now == before
+        sim.finish()
+
+
 def test_a_poisoned_key_is_released() -> None:
     with simulation(policy=SequenceFailure.FAIL_ALL) as sim:
         sim.start_process()

@@ -459,6 +459,25 @@ def test_pc104_a_step_that_waits_for_a_socket_is_refused() -> None:
     assert not in_trio_run()
 
 
+def test_a_step_goes_to_the_next_deadline_and_no_further() -> None:
+    seen: list[float] = []
+
+    async def sleeper(until: float) -> None:
+        await trio.sleep_until(until)
+        seen.append(trio.current_time())
+
+    with Stepper() as s:
+        for until in (3.0, 1.0, 3.0):
+            s.post(sleeper, until)
+        assert s.step(10.0)
+        assert (seen, s.now) == ([1.0], 1.0)
+        assert not s.step(2.5)
+        assert (seen, s.now) == ([1.0], 1.0)
+        assert s.step(3.0)
+        assert (seen, s.now) == ([1.0, 3.0, 3.0], 3.0)
+        assert not s.step(1e6)
+
+
 # ------------------------------------------------------------------------ PC-105, one clock
 
 

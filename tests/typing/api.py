@@ -140,12 +140,30 @@ async def echo(ctx: actors.Context[str]) -> None:
         ctx.reply(word.upper())
 
 
+class Counter:
+    def __init__(self, ctx: actors.Context[int]) -> None:
+        self.total = 0
+
+    async def receive(self, message: int) -> None:
+        self.total += message
+
+
 async def alone() -> None:
     spec = actors.ChildSpec(id="echo", start=echo)
     async with actors.open_actor_system(children=[spec]) as system:
         ref: actors.ActorRef[str] = system.ref("echo")
         await ref.tell("hello")
         await ref.tell(3)  # type: ignore[arg-type]
+        pool = actors.DynamicSupervisor()
+        # What an actor receives is known from its function, or its class, to its address.
+        child = await pool.start_child(actors.ChildSpec(id="one", start=echo))
+        child.tell_nowait("hello")
+        child.tell_nowait(b"hello")  # type: ignore[arg-type]
+        of_a_class = actors.ChildSpec(id="two", start=actors.of_class(Counter))
+        counter: actors.ActorRef[int] = await pool.start_child(of_a_class)
+        await counter.tell("one")  # type: ignore[arg-type]
+        wrong: actors.ActorRef[bytes] = await pool.start_child(of_a_class)  # type: ignore[arg-type]
+        print(wrong)
     async with jetstream.connect("nats://localhost:4222") as js:
         info: jetstream.StreamInfo = await js.stream_info("orders")
         print(info.messages)

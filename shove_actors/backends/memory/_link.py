@@ -10,8 +10,9 @@ case in each verb:
 * *dead*: the process is gone. Nothing it does has any effect, and nobody tells it anything;
   when it has *left* in good order, those who wait for the link are let go.
 
-From server to client everything waits for the backend's own task (`drain`). So no publish is
-answered, and no message arrives, inside the call that caused it.
+From server to client everything waits for `drain`: by the backend's own task, or by whoever does
+the server's work. So no publish is answered, and no message arrives, inside the call that caused
+it.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ import trio.testing
 from shove_actors._errors import TopologyError, UsageError
 from shove_actors.backends import LaneClosed, LaneSpec
 from shove_actors.backends.memory import DurableSettings, MemoryServer
+from shove_actors.backends.memory._lane import AT_ONCE
 from tests.backends.world import drain, nothing_comes, receive
 
 from .support import backend_of, memory_world
@@ -34,6 +35,31 @@ async def test_surplus_after_shrinking_goes_back_unread(autojump_clock: Clock) -
         given_back = await receive(await other.lane())
         assert given_back.num_delivered == 2
         assert {held.payload, given_back.payload} == {b"1", b"2"}
+
+
+async def test_a_shard_s_next_message_is_there_at_once_but_not_for_ever(
+    autojump_clock: Clock,
+) -> None:
+    """Settled and next taken without a pass of the scheduler; every so often one has to wait."""
+    async with memory_world(MemoryServer()).process() as process:
+        lane = await process.lane(credit=1, max_ack_pending=1)
+        await process.stored(3 * AT_ONCE)
+        taken, longest, waited = 0, 0, 0
+        while taken < 3 * AT_ONCE:
+            run = 0
+            lane.ack(await receive(lane))
+            taken += 1
+            while True:
+                try:
+                    delivery = lane.receive_nowait()
+                except trio.WouldBlock:
+                    waited += 1
+                    break
+                lane.ack(delivery)
+                run, taken = run + 1, taken + 1
+            longest = max(longest, run)
+        assert 2 <= longest < AT_ONCE
+        assert waited >= 3
 
 
 async def test_negative_credit_is_refused(autojump_clock: Clock) -> None:

@@ -1,0 +1,34 @@
+"""The worked example of docs/properties.md: the mistake is found, and shrunk to three lines."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.slow
+def test_the_ledger_that_posts_twice_is_caught() -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "ledger_property.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "entry 0 was posted 2 times"
+    program = [line for line in lines if line.startswith("state.")]
+    assert program[0] == "state.begin()"
+    assert program[-1] == "state.teardown()"
+    assert len(program[:-1]) <= 3
+    assert any("LoseAck()" in line for line in program)
+    assert lines[-1] == "the mended ledger passes"
+    # What the page shows is what was printed.
+    page = (ROOT / "docs" / "properties.md").read_text(encoding="utf-8")
+    assert "\n".join(lines[2:-1]) in page
