@@ -180,8 +180,6 @@ class Incarnation:
             raise rest
 
     def _finish(self, ordinary: Exception | None, rest: BaseException | None, fatal: bool) -> None:
-        busy = self.context._close(rest if fatal else ordinary)
-        slot, now = self.slot, trio.current_time()
         if ordinary is not None:
             exit_: Exit = Crashed(error=ordinary)
         elif rest is not None or self.killed_at is not None:
@@ -189,9 +187,21 @@ class Incarnation:
         else:
             exit_ = Returned() if self.asked_at is None else Stopped()
         self.exit = exit_
+        try:
+            self._report(exit_, ordinary, rest if fatal else ordinary)
+        finally:
+            # Whatever went wrong above: who waits for this end must not wait for ever.
+            self.ended.set()
+            self._parent.child_ended(self, exit_, fatal)
+
+    def _report(
+        self, exit_: Exit, ordinary: Exception | None, cause: BaseException | None
+    ) -> None:
+        slot, now = self.slot, trio.current_time()
         slot.last_exit = exit_
         slot.incarnation = None
         slot.state = State.DOWN
+        busy = self.context._close(cause)
         asked = self.asked_at is not None or self.killed_at is not None
         if self.up:
             level = logging.INFO
@@ -208,8 +218,6 @@ class Incarnation:
             slot.core.late_errors.append(LateError(path=slot.path, error=ordinary))
         if slot.spec.mailbox.on_restart is OnRestart.CLEAR:
             slot.clear_mailbox()
-        self.ended.set()
-        self._parent.child_ended(self, exit_, fatal)
 
 
 def _only_cancelled(error: BaseException) -> bool:

@@ -249,7 +249,10 @@ class _Pool(Supervisor):
             else:
                 self._stop_many.stop(slot.incarnation, self._final_for(slot), self._grace_of(slot))
         await self._stop_many.wait()
-        for slot in slots:
+        self._leave()
+
+    def _leave(self) -> None:
+        for slot in tuple(self.owner.children.values()):
             # Even if the pool itself comes back, its children do not.
             slot.terminate()
         self.owner.children.clear()

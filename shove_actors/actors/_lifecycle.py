@@ -4,6 +4,11 @@ A listener is any function of one event. It runs synchronously inside the superv
 be quick and must not wait. One that raises is logged once and removed (Trio's own rule for
 instruments): observing a system must never be what takes it down.
 
+A listener that raises `SystemExit`, `KeyboardInterrupt` or another fatal exception does mean to
+end the program. It is removed too, but its exception is kept: the tree is stopped in order and the
+exception is raised at the system's end, as one of a child would be. It is never raised where the
+event came from, in the middle of the tree's book-keeping. Proof: `test_fatal_listener_on_any_event`.
+
 Records name paths and carry exits; they never carry a message.
 """
 
@@ -12,6 +17,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+
+import trio
 
 from ._exit import Exit
 
@@ -135,6 +142,9 @@ class Listeners:
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []
+        self.fatal: list[BaseException] = []
+        """What listeners raised that is to end the program, to be raised by the system."""
+        self.on_fatal: Callable[[], None] = lambda: None
 
     def add(self, listener: Listener) -> None:
         """Call `listener` with every event from now on."""
@@ -146,12 +156,17 @@ class Listeners:
             self._listeners.remove(listener)
 
     def emit(self, event: LifecycleEvent) -> None:
-        """Tell everybody, in the order they were added."""
+        """Tell everybody, in the order they were added. Never raises."""
         for listener in tuple(self._listeners):
             try:
                 listener(event)
-            except Exception:
+            except BaseException as exc:
                 self.remove(listener)
+                # A `Cancelled` here is nobody's cancellation: listeners do not wait.
+                if not isinstance(exc, (Exception, trio.Cancelled)):
+                    self.fatal.append(exc)
+                    self.on_fatal()
+                    continue
                 logger.exception(
                     "a lifecycle listener raised on %s and was removed; the tree is unaffected",
                     type(event).__name__,

@@ -18,7 +18,8 @@ ordered stop; they are raised on when everybody has ended. Proof: checks 25 and 
 middle of a backoff (18), of a start (6), of a group restart (`test_stop_during_group_restart`),
 and between a start that was ordered and its first step (`test_stop_between_order_and_start`; a
 removal there: `test_removal_between_order_and_start`); a crash nobody has looked at yet when the
-stop begins (`test_unseen_crash_during_a_group_restart`).
+stop begins (`test_unseen_crash_during_a_group_restart`); an error in the ordered stop itself
+(`test_an_error_in_the_ordered_stop_ends_everybody`).
 """
 
 from __future__ import annotations
@@ -79,6 +80,7 @@ class Supervisor:
         self._starting: dict[str, trio.CancelScope] = {}
         self._stops: dict[str, trio.CancelScope] = {}
         self._failure: Exception | None = None
+        self._broken = False
         self._on_ready: Callable[[], None] = lambda: None
 
     @trio.lowlevel.enable_ki_protection
@@ -99,7 +101,7 @@ class Supervisor:
                 finally:
                     self.stopping = True
                     with trio.CancelScope(shield=True):
-                        await self._stop_all()
+                        await self._stop_in_order()
         except BaseException as exc:
             # A nursery always wraps; one layer per level would bury the error in nested groups.
             error = exc
@@ -108,6 +110,8 @@ class Supervisor:
         finally:
             self._post.close()
             self._inbox.close()
+            if self._broken:
+                self._leave()
         if error is None:
             error = self._failure
         if error is not None:
@@ -275,6 +279,25 @@ class Supervisor:
             )
         return error
 
+    async def _stop_in_order(self) -> None:
+        """The ordered stop. If that itself goes wrong, everybody is cancelled and it is raised.
+
+        Without this the nursery would wait for ever: nothing else can end a shielded child.
+        """
+        try:
+            await self._stop_all()
+        except BaseException:
+            self._broken = True
+            for slot in reversed(tuple(self.owner.children.values())):
+                if slot.incarnation is not None:
+                    slot.incarnation.kill()
+            raise
+
+    def _leave(self) -> None:
+        """Everybody has ended, but not by the ordered stop: give each slot its last state."""
+        for slot in reversed(tuple(self.owner.children.values())):
+            self._leave_slot(slot)
+
     async def _stop_all(self) -> None:
         self._take_over()
         for slot in reversed(tuple(self.owner.children.values())):
@@ -288,6 +311,9 @@ class Supervisor:
             else:
                 incarnation.kill()
                 await wait_after_kill(incarnation)
+        self._leave_slot(slot)
+
+    def _leave_slot(self, slot: Slot) -> None:
         if self._final_for(slot):
             slot.terminate()
         else:

@@ -78,6 +78,7 @@ class ActorSystem:
         self._asked = False
         # Making the children's slots can fail (a name taken twice): before anything runs.
         self._supervisor = static(self._root, self._supervisor_spec)
+        self._core.listeners.on_fatal = self.stop
 
     def __repr__(self) -> str:
         return f"<ActorSystem {self._name!r}>"
@@ -192,16 +193,24 @@ class ActorSystem:
                 await self._supervisor.run(self._ready)
             except BaseException as exc:
                 self._failure = exc
-            for slot in reversed(tuple(self._root.children.values())):
-                slot.terminate()
-            self._root.state = State.ENDED
-            self._core.listeners.emit(
-                SystemStopped(path="", at=trio.current_time(), error=self._failure)
-            )
-            self._settled.set()
-            self._stopped.set()
-            if self._failure is not None:
-                self._block.cancel()
+            try:
+                for slot in reversed(tuple(self._root.children.values())):
+                    slot.terminate()
+                self._root.state = State.ENDED
+                self._note_fatal_listener()
+                self._core.listeners.emit(
+                    SystemStopped(path="", at=trio.current_time(), error=self._failure)
+                )
+                self._note_fatal_listener()
+            finally:
+                self._settled.set()
+                self._stopped.set()
+                if self._failure is not None:
+                    self._block.cancel()
+
+    def _note_fatal_listener(self) -> None:
+        if self._failure is None and self._core.listeners.fatal:
+            self._failure = self._core.listeners.fatal[0]
 
     def _ready(self) -> None:
         self._root.incarnations = 1
@@ -277,9 +286,10 @@ async def open_actor_system(
         system.stop()
         interrupt = await system._wait_stopped_for_good()
     failure = system._failure
-    if failure is not None and not started and block_error is None:
+    fatal = [e for e in system._core.listeners.fatal if e is not failure]
+    errors = [e for e in (failure, *fatal, block_error, interrupt) if e is not None]
+    if failure is not None and not started and errors == [failure]:
         raise failure
-    errors = [e for e in (failure, block_error, interrupt) if e is not None]
     if not started and not errors:
         # A child, or its system's `stop`, was faster than the block, which was never entered.
         raise StartFailed(

@@ -46,16 +46,22 @@ def durable_config(spec: LaneSpec) -> ConsumerConfig:
 
 async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
     """True when it had to be created. See `Backend.open_lane` for errors."""
+    _, created = await _ensured(js, spec)
+    return created
+
+
+async def _ensured(js: JetStream, spec: LaneSpec) -> tuple[ConsumerInfo, bool]:
+    """What is known of it from the very request that found or made it: by the next one it may be
+    gone again."""
     try:
         info = await js.consumer_info(spec.stream, spec.durable)
     except StreamNotFound as exc:
         raise _not_declared(spec) from exc
     except ConsumerNotFound:
         await _refuse_removed_shards(js, [spec])
-        await _create(js, spec)
-        return True
+        return await _create(js, spec), True
     await _reconcile(js, spec, info)
-    return False
+    return info, False
 
 
 async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
@@ -66,8 +72,8 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str,
     made: dict[str, str] = {}
     if len(specs) < 4:
         for spec in specs:
-            await ensure_durable(js, spec)
-            made[spec.durable] = (await js.consumer_info(spec.stream, spec.durable)).created
+            info, _ = await _ensured(js, spec)
+            made[spec.durable] = info.created
         return made
     known: dict[str, ConsumerInfo] = {}
     try:
