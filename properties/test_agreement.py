@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from shove_actors import SequenceFailure
 
+# Waits for real leases and elections; `pytest -m slow` (CI does).
+pytestmark = pytest.mark.slow
+
 EXAMPLES = {"dev": 4, "ci": 30, "deep": 1000}[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
 POLICIES = [None, SequenceFailure.SKIP, SequenceFailure.FAIL_ALL]
 KEYS = ("a", "b", "c")

@@ -13,6 +13,7 @@ import os
 from typing import Any, ClassVar
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
@@ -30,6 +31,9 @@ from shove_actors.testing import (
     StreamFull,
 )
 from shove_actors.testing._strategies import ALL_MOVES
+
+# Waits for real leases and elections; `pytest -m slow` (CI does).
+pytestmark = pytest.mark.slow
 
 #: Examples per class, and steps of each.
 _SIZES: dict[str, tuple[int, int]] = {"dev": (2, 8), "ci": (4, 15), "deep": (70, 25)}

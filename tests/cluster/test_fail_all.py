@@ -20,6 +20,9 @@ from tests.runtime.world import Journal, Order, consuming
 
 from .test_three_nodes import LONG_S, config, js_of, publish, queue
 
+# Waits for real leases and elections; `pytest -m slow` (CI does).
+pytestmark = pytest.mark.slow
+
 COUNT, KEYS = 600, 20
 #: The first message of a key from here on is rejected; messages are numbered through, so this is
 #: in the middle of the load.

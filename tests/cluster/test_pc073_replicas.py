@@ -22,6 +22,9 @@ from tests.support import wait_until
 
 from .test_three_nodes import LONG_S, config, js_of, queue
 
+# Waits for real leases and elections; `pytest -m slow` (CI does).
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.limit(180)
 async def test_pc073_replicas_changed_under_load(cluster: Cluster) -> None:

@@ -7,6 +7,7 @@ import os
 import signal
 from collections import Counter, defaultdict
 
+import pytest
 import trio
 import trio.lowlevel
 
@@ -27,6 +28,9 @@ from shove_actors.jetstream import JetStream
 from tests.clusters import Cluster
 from tests.runtime.world import Journal, Order, consuming
 from tests.support import wait_until
+
+# Waits for real leases and elections; `pytest -m slow` (CI does).
+pytestmark = pytest.mark.slow
 
 LOAD = 2000
 #: From the kill of a leader to the next acknowledgement: an election, and our reconnect.

@@ -38,7 +38,8 @@ from .notes import Event, Note
 from .overlaps import intervals, out_of_order, overlaps
 from .support import World
 
-pytestmark = pytest.mark.server
+# Waits for real leases; `pytest -m slow` (CI does).
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 LEASE_S = 2.0
 #: Standing still for this long is too long.

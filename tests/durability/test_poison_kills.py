@@ -23,7 +23,8 @@ from .notes import Note
 from .plan import Kill, Point
 from .support import World, until
 
-pytestmark = pytest.mark.server
+# Waits for real leases; `pytest -m slow` (CI does).
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 POINTS: tuple[Point, ...] = (
     "before_record",

@@ -22,7 +22,8 @@ from .plan import Kill, Point
 from .support import World
 from .test_poison_kills import poisoned, story
 
-pytestmark = pytest.mark.server
+# Waits for real leases; `pytest -m slow` (CI does).
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 LETTERS = ("1", "2", "3")
 

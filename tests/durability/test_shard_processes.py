@@ -15,7 +15,8 @@ from .notes import Note
 from .overlaps import intervals, out_of_order, overlaps
 from .support import World
 
-pytestmark = pytest.mark.server
+# Waits for real leases; `pytest -m slow` (CI does).
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 MESSAGES, KEYS, SHARDS = 400, 24, 6
 OPTIONS = {"work_s": 0.02, "ack_wait": 1.5}
