@@ -221,7 +221,7 @@ class TrioWorld:
                 children=self._children(),
                 strategy=self.setup.strategy or Strategy.ONE_FOR_ONE,
                 intensity=None if self.dynamic else self.setup.intensity,
-                auto_shutdown=AutoShutdown.ANY if self.dynamic else self.setup.auto,
+                auto_shutdown=self._auto(),
                 listener=self._listen,
                 rng=Draws(),
             ) as system:
@@ -238,6 +238,13 @@ class TrioWorld:
     def _over(self, error: BaseException | None) -> None:
         if self.outcome is None:
             self.outcome = ["returned"] if error is None else _failure(error)
+
+    def _auto(self) -> AutoShutdown:
+        if self.dynamic:
+            return AutoShutdown.ANY
+        # With nobody significant it would never happen, and the specs refuse that.
+        significant = any(traits.significant for traits in self.setup.named().values())
+        return self.setup.auto if significant else AutoShutdown.NEVER
 
     def _children(self) -> list[ChildSpec]:
         if self.dynamic:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from shove_actors._errors import UsageError
+
+from . import _checks as checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,22 +28,26 @@ class Backoff:
     reset_after_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not (self.initial_s > 0 and math.isfinite(self.initial_s)):
+        checks.positive_seconds(
+            "Backoff.initial_s",
+            self.initial_s,
+            "For immediate restarts give the child no backoff.",
+        )
+        checks.positive_seconds("Backoff.max_s", self.max_s, "It bounds every pause.")
+        if self.max_s < self.initial_s:
             raise UsageError(
-                f"Backoff.initial_s is {self.initial_s}: it must be a finite number of seconds "
-                "above 0. For immediate restarts give the child no backoff."
+                f"Backoff.max_s is {self.max_s}: it must be at least initial_s "
+                f"({self.initial_s}). Raise it, or lower initial_s."
             )
-        if not (self.max_s >= self.initial_s and math.isfinite(self.max_s)):
-            raise UsageError(
-                f"Backoff.max_s is {self.max_s}: it must be finite and at least initial_s "
-                f"({self.initial_s})."
+        if not checks.is_number(self.jitter) or not 0 <= self.jitter <= 1:
+            raise checks.refusal(
+                "Backoff.jitter", self.jitter, "it must be a fraction from 0 to 1. Use 0 for none."
             )
-        if not 0 <= self.jitter <= 1:
-            raise UsageError(f"Backoff.jitter is {self.jitter}: it is a fraction from 0 to 1.")
-        if self.reset_after_s is not None and not self.reset_after_s >= 0:
-            raise UsageError(
-                f"Backoff.reset_after_s is {self.reset_after_s}: it must be 0 or more seconds, or "
-                "None for the middle of initial_s and max_s."
+        if self.reset_after_s is not None:
+            checks.grace_seconds(
+                "Backoff.reset_after_s",
+                self.reset_after_s,
+                "For the middle of initial_s and max_s use None.",
             )
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from enum import Enum
+from types import FunctionType
 
 from shove_actors._errors import UsageError
 
@@ -31,6 +32,8 @@ def shown(value: object) -> str:
         return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
     if isinstance(value, type):
         return f"the class {value.__name__}"
+    if isinstance(value, FunctionType):
+        return f"the function {value.__name__}"
     return f"an object of type {type(value).__name__}"
 
 
@@ -67,7 +70,7 @@ def flag(what: str, value: object) -> None:
         raise refusal(what, value, "it must be True or False.")
 
 
-def text(what: str, value: object) -> None:
+def readable(what: str, value: object) -> None:
     """Refuse what is not a string with something to read in it."""
     if not isinstance(value, str):
         raise refusal(what, value, "it must be a str. Give it a readable one.")

@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
+from shove_actors._errors import UsageError
+
 from ._context import Context
-from ._core import LateError
 from ._exit import Crashed, Exit, Killed, Returned, Stopped, split_error
 from ._gate import Gate
 from ._lifecycle import Exited, MessageLost, Started, StopRequested
@@ -173,6 +174,17 @@ class Incarnation:
         # Nothing below waits: the asker learns at the instant of the crash.
         ordinary, rest = (None, None) if error is None else split_error(error)
         fatal = rest is not None and not _only_cancelled(rest)
+        if self.up and rest is not None and not fatal:
+            # A running child is shielded, and its own scope has taken its own `Cancelled` out. So
+            # nobody cancelled: passed on, it would end the nursery in silence. Proof:
+            # `test_race_foreign_cancelled_is_a_crash`.
+            if ordinary is None:
+                ordinary = UsageError(
+                    f"actor {self.slot.path!r} raised a trio.Cancelled that belongs to another "
+                    "task. Raise an error of your own instead of one saved from elsewhere."
+                )
+                ordinary.__cause__ = rest
+            rest = None
         self._finish(ordinary, rest, fatal)
         if error is not None and fatal:
             raise error
@@ -182,6 +194,9 @@ class Incarnation:
     def _finish(self, ordinary: Exception | None, rest: BaseException | None, fatal: bool) -> None:
         if ordinary is not None:
             exit_: Exit = Crashed(error=ordinary)
+        elif rest is not None and fatal:
+            # Nothing restarts it: the tree goes down. But nobody killed it either.
+            exit_ = Crashed(error=rest)
         elif rest is not None or self.killed_at is not None:
             exit_ = Killed()
         else:
@@ -194,9 +209,7 @@ class Incarnation:
             self.ended.set()
             self._parent.child_ended(self, exit_, fatal)
 
-    def _report(
-        self, exit_: Exit, ordinary: Exception | None, cause: BaseException | None
-    ) -> None:
+    def _report(self, exit_: Exit, ordinary: Exception | None, cause: BaseException | None) -> None:
         slot, now = self.slot, trio.current_time()
         slot.last_exit = exit_
         slot.incarnation = None
@@ -205,7 +218,7 @@ class Incarnation:
         asked = self.asked_at is not None or self.killed_at is not None
         if self.up:
             level = logging.INFO
-            if ordinary is not None:
+            if isinstance(exit_, Crashed):
                 level = logging.ERROR
             elif isinstance(exit_, Returned) and slot.spec.restart is Restart.PERMANENT:
                 level = logging.WARNING
@@ -215,7 +228,7 @@ class Incarnation:
                 slot.core.messages_lost += 1
                 emit(MessageLost(path=slot.path, at=now, incarnation=self.number))
         if ordinary is not None and (asked or self._parent.stopping):
-            slot.core.late_errors.append(LateError(path=slot.path, error=ordinary))
+            slot.core.note_late(slot.path, ordinary)
         if slot.spec.mailbox.on_restart is OnRestart.CLEAR:
             slot.clear_mailbox()
 

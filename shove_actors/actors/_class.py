@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Protocol, TypeVar, runtime_checkable
 
+from ._callables import receiver_factory
 from ._context import Context
 
 M = TypeVar("M")
@@ -45,7 +46,11 @@ def of_class(
                 self.ctx.reply(self.seen)
 
         ChildSpec(id="counter", start=of_class(Counter))
+
+    Raises `UsageError` at once for a class without an async `receive`, or one not made of a ctx.
     """
+
+    receiver_factory("of_class(make): make", make)
 
     async def start(ctx: Context[M]) -> None:
         async with AsyncExitStack() as stack:

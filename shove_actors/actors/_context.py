@@ -31,6 +31,12 @@ class Context(Generic[M]):
     The loop ends when the actor is asked to stop (at once, or after the waiting messages, by
     `MailboxSpec.on_stop`). Clean up in plain `finally` blocks; await there only inside
     `trio.move_on_after(s, shield=True)`, because the task may be under cancellation.
+
+    One task receives: "the message in hand", which `reply` answers, is one. Give work to child
+    tasks as arguments or through a memory channel, with `detach_port()` for the answer. A receive
+    beside another one, or by another task while an ask in hand waits for its answer, raises
+    `UsageError`: two loops over one context would answer each other's askers.
+    Proof: `test_race_two_tasks_receive` and `test_race_another_task_receives_during_an_ask`.
     """
 
     __slots__ = (
@@ -39,9 +45,11 @@ class Context(Generic[M]):
         "_incarnation",
         "_port",
         "_receiver",
+        "_receiving",
         "_started",
         "_stop_asked",
         "_stop_event",
+        "_taker",
     )
 
     def __init__(
@@ -56,6 +64,8 @@ class Context(Generic[M]):
         self._stop_asked = False
         self._busy = False
         self._started = False
+        self._receiving = False
+        self._taker: trio.lowlevel.Task | None = None
 
     def __repr__(self) -> str:
         return f"<Context {self.path!r} incarnation {self.incarnation}>"
@@ -115,10 +125,13 @@ class Context(Generic[M]):
         Raises `trio.EndOfChannel` when no message will come any more (asked to stop, or drained).
         """
         self._finish_message()
+        self._receiving = True
         try:
             item = await self._receiver.receive()
         except trio.ClosedResourceError:
             raise trio.EndOfChannel from None
+        finally:
+            self._receiving = False
         return self._take(item)
 
     def receive_nowait(self) -> M:
@@ -140,18 +153,22 @@ class Context(Generic[M]):
     async def __anext__(self) -> M:
         # `receive`, written out: most actors live in this loop, and a coroutine less is a tenth
         # of the time of a message and 200 bytes of every idle actor.
-        if self._port is None and self._started:
+        if self._port is None and self._started and not self._receiving:
             self._busy = False
         else:
             self._finish_message()
         item: Any
+        self._receiving = True
         try:
             item = await self._receiver.receive()
         except (trio.EndOfChannel, trio.ClosedResourceError):
             raise StopAsyncIteration from None
+        finally:
+            self._receiving = False
         self._busy = True
         if type(item) is Envelope:
             self._port = item.port
+            self._taker = trio.lowlevel.current_task()
             item = item.message
         message: M = item
         return message
@@ -197,15 +214,26 @@ class Context(Generic[M]):
                 f"actor {self.path!r} receives before ctx.started(): its supervisor still waits "
                 "for it, so nothing behind it in the tree can start. Call ctx.started() first."
             )
+        port = self._port
+        if self._receiving or (
+            port is not None and port.open and self._taker is not trio.lowlevel.current_task()
+        ):
+            raise UsageError(
+                f"actor {self.path!r} receives in two tasks: their answers would go to the wrong "
+                "askers. Receive in one task; give work to child tasks through a memory channel, "
+                "and keep the port of an ask with ctx.detach_port()."
+            )
         self._busy = False
-        if self._port is not None:
-            self._port.close(self.path)
+        if port is not None:
+            port.close(self.path)
             self._port = None
+            self._taker = None
 
     def _take(self, item: object) -> M:
         self._busy = True
         if type(item) is Envelope:
             self._port = item.port
+            self._taker = trio.lowlevel.current_task()
             return cast("M", item.message)
         return cast("M", item)
 
@@ -219,6 +247,7 @@ class Context(Generic[M]):
         if self._port is not None:
             self._port.close(self.path, cause)
             self._port = None
+        self._taker = None
         for port in tuple(self._detached or ()):
             port.close(self.path, cause)
         return self._busy

@@ -8,6 +8,7 @@ wait for a grace therefore watches this event too.
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -56,6 +57,10 @@ class LateError:
     error: Exception
 
 
+LATE_ERRORS_KEPT = 100
+"""Each holds a traceback, and with it what its frames held."""
+
+
 class Core:
     """State shared by all supervisors of one system. Private."""
 
@@ -65,7 +70,15 @@ class Core:
         self.hard = HardStop()
         self.listeners = Listeners()
         self.registry = Registry()
-        self.late_errors: list[LateError] = []
-        self.killed: list[str] = []
+        # A system runs for months: what only grows is bounded, or forgotten with its slot.
+        self.late_errors: deque[LateError] = deque(maxlen=LATE_ERRORS_KEPT)
+        self.late_errors_dropped = 0
+        self.killed: dict[str, None] = {}
         self.dead_letters = 0
         self.messages_lost = 0
+
+    def note_late(self, path: str, error: Exception) -> None:
+        """Keep a crash for the report; the oldest makes room, and is counted."""
+        if len(self.late_errors) == LATE_ERRORS_KEPT:
+            self.late_errors_dropped += 1
+        self.late_errors.append(LateError(path=path, error=error))

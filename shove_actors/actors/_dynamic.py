@@ -13,6 +13,7 @@ import trio
 
 from shove_actors._errors import ActorGone, NameTaken, UsageError
 
+from . import _checks as checks
 from ._backoff import Backoff
 from ._child import Incarnation
 from ._exit import Exit
@@ -21,7 +22,7 @@ from ._plan_types import Add, ChildUp, PlanAction, PlanEvent, Remove
 from ._pool_plan import PoolPlan
 from ._ref import ActorRef
 from ._slot import Slot
-from ._spec import ChildSpec, PoolSpec, Restart, Shutdown, check_paced
+from ._spec import INTENSITY_FIX, ChildSpec, PoolSpec, Restart, Shutdown, check_paced
 from ._stop_many import StopMany
 from ._supervisor import Supervisor, plan_slots
 
@@ -35,7 +36,10 @@ class DynamicSupervisor:
     `system.dynamic(path)`. One object stands in one place of one running system.
 
     `stop_grace_s` (seconds) is one deadline for all children when the pool stops; None lets each
-    child have its own `shutdown`, all counted from the same moment.
+    child have its own `shutdown`, all counted from the same moment. A child that `stop_child` is
+    stopping already keeps its own deadline if that is sooner. The deadline is for workers: a child
+    that is a supervisor takes as long as the graces of its own children, one after the other; keep
+    those small, or end the whole system with `hard_stop()`.
 
     Example::
 
@@ -48,8 +52,13 @@ class DynamicSupervisor:
     def __init__(
         self, *, intensity: Intensity | None = None, stop_grace_s: float | None = None
     ) -> None:
-        if stop_grace_s is not None and not stop_grace_s >= 0:
-            raise UsageError(f"stop_grace_s is {stop_grace_s}: use 0 or more seconds, or None.")
+        if stop_grace_s is not None:
+            checks.grace_seconds(
+                "DynamicSupervisor stop_grace_s",
+                stop_grace_s,
+                "None lets each child have its own.",
+            )
+        checks.optional("DynamicSupervisor intensity", intensity, Intensity, INTENSITY_FIX)
         self._intensity = intensity if intensity is not None else Intensity()
         self._stop_grace_s = stop_grace_s
         self._running: _Pool | None = None
@@ -95,6 +104,14 @@ class DynamicSupervisor:
         `NameTaken` (the id or the name is in use) and `ActorGone` (the pool is stopping, or is
         down at the moment).
         """
+        checks.instance_of(
+            "start_child spec", spec, ChildSpec, "Write ChildSpec(id=..., start=...)."
+        )
+        if spec.significant:
+            raise UsageError(
+                f"child {spec.id!r} is significant, but a dynamic supervisor has no auto_shutdown, "
+                "so nothing would ever happen. Drop significant."
+            )
         running = self._running
         if running is None or not running.open or running.core.system.stopping:
             raise ActorGone(
@@ -111,8 +128,14 @@ class DynamicSupervisor:
         `grace_s` (seconds) replaces the grace of its spec. Cancelling this wait does not undo the
         stop. A child that has ended already, or is not here, is no error: returns None for it.
         """
-        if grace_s is not None and not grace_s >= 0:
-            raise UsageError(f"stop_child grace_s is {grace_s}: use 0 or more seconds, or None.")
+        if grace_s is not None:
+            checks.grace_seconds("stop_child grace_s", grace_s, "None keeps the child's own.")
+        if not isinstance(child, (ActorRef, str)):
+            raise checks.refusal(
+                "stop_child child",
+                child,
+                "it must be an ActorRef or the id of a child. Pass what start_child returned.",
+            )
         id_ = child if isinstance(child, str) else child.id
         if self._running is None:
             await trio.lowlevel.checkpoint()
@@ -266,11 +289,14 @@ class _Pool(Supervisor):
 
     def _grace_of(self, slot: Slot) -> float:
         own = self._graces.get(slot.spec.id)
-        if own is not None:
-            return own
         if self.stopping and self._stop_grace_s is not None:
-            return self._stop_grace_s
-        return slot.spec.shutdown.grace_s
+            asked_at = None if slot.incarnation is None else slot.incarnation.asked_at
+            if asked_at is None:
+                return self._stop_grace_s if own is None else min(own, self._stop_grace_s)
+            # A grace counts from when the child was asked, the pool's deadline from now.
+            left_s = trio.current_time() - asked_at + self._stop_grace_s
+            return min(slot.spec.shutdown.grace_s if own is None else own, left_s)
+        return slot.spec.shutdown.grace_s if own is None else own
 
     def _post_if_open(self, event: PlanEvent) -> None:
         if not self.stopping:

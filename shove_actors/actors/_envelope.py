@@ -71,7 +71,16 @@ class ReplyPort:
         return self._settle(value, None)
 
     def fail(self, error: Exception) -> bool:
-        """Answer with an error, which the `ask` raises. The actor itself is not affected."""
+        """Answer with an error, which the `ask` raises. The actor itself is not affected.
+
+        Raises `UsageError` for anything but an `Exception`: a `Cancelled` or `SystemExit` raised
+        in the asker would end the asker's tree in the name of somebody else.
+        """
+        if not isinstance(error, Exception):
+            raise UsageError(
+                f"port.fail got {type(error).__name__}, which is not an Exception instance. Answer "
+                "with an error object of your own, and let cancellations pass."
+            )
         return self._settle(None, error)
 
     def close(self, path: str, cause: BaseException | None = None) -> None:

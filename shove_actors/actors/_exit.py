@@ -2,7 +2,7 @@
 
 An *exit* is something a supervisor may answer with a restart. `KeyboardInterrupt`, `SystemExit`
 and every other `BaseException` that is neither an ordinary error nor a cancellation are *fatal*:
-they are never an exit of a child, they take the whole tree down (after an ordered stop).
+no supervisor answers them, they take the whole tree down (after an ordered stop).
 
 The split happens after the child's own cancel scope has taken its `Cancelled` out of a group, so
 that what is left decides. A group of ordinary errors is one crash, not several.
@@ -24,9 +24,13 @@ class Returned:
 
 @dataclass(frozen=True, kw_only=True)
 class Crashed:
-    """The function raised an ordinary error, or a group of nothing but ordinary errors."""
+    """The function raised an ordinary error, or a group of nothing but ordinary errors.
 
-    error: Exception
+    Or, if `error` is no `Exception` (`SystemExit`, `KeyboardInterrupt`), a fatal one: it is raised
+    on, and the whole tree goes down. Only listeners, `watch` and snapshots see that exit.
+    """
+
+    error: BaseException
 
 
 @dataclass(frozen=True)

@@ -7,11 +7,10 @@ number of children, which is when it should be stopped sooner.)
 
 from __future__ import annotations
 
-import math
 from bisect import bisect_left
 from dataclasses import dataclass, replace
 
-from shove_actors._errors import UsageError
+from . import _checks as checks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,16 +26,16 @@ class Intensity:
     period_s: float = 5.0
 
     def __post_init__(self) -> None:
-        if self.max_restarts is not None and self.max_restarts < 0:
-            raise UsageError(
-                f"Intensity.max_restarts is {self.max_restarts}: it counts restarts and cannot be "
-                "negative. Use 0 for none, None for no limit."
+        if self.max_restarts is not None:
+            checks.whole_number(
+                "Intensity.max_restarts",
+                self.max_restarts,
+                0,
+                "It counts restarts: use 0 for none, None for no limit.",
             )
-        if not (self.period_s > 0 and math.isfinite(self.period_s)):
-            raise UsageError(
-                f"Intensity.period_s is {self.period_s}: it must be a finite number of seconds "
-                "above 0. For no limit use max_restarts=None."
-            )
+        checks.positive_seconds(
+            "Intensity.period_s", self.period_s, "For no limit use max_restarts=None."
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

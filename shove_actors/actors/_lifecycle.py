@@ -7,7 +7,7 @@ instruments): observing a system must never be what takes it down.
 A listener that raises `SystemExit`, `KeyboardInterrupt` or another fatal exception does mean to
 end the program. It is removed too, but its exception is kept: the tree is stopped in order and the
 exception is raised at the system's end, as one of a child would be. It is never raised where the
-event came from, in the middle of the tree's book-keeping. Proof: `test_fatal_listener_on_any_event`.
+event came from, in the middle of the tree's book-keeping (`test_fatal_listener_on_any_event`).
 
 Records name paths and carry exits; they never carry a message.
 """
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 import trio
 
+from ._callables import listener_function
 from ._exit import Exit
 
 logger = logging.getLogger("shove_actors.actors")
@@ -88,7 +89,10 @@ class GraceExpired(LifecycleEvent):
 
 @dataclass(frozen=True, kw_only=True)
 class Overrun(LifecycleEvent):
-    """The child was cancelled `since_s` seconds ago and still runs. It is waited for."""
+    """The child was cancelled `since_s` seconds ago and still runs. It is waited for.
+
+    A start that is cancelled by its timeout or a removal is waited for without this record.
+    """
 
     incarnation: int
     since_s: float
@@ -147,7 +151,8 @@ class Listeners:
         self.on_fatal: Callable[[], None] = lambda: None
 
     def add(self, listener: Listener) -> None:
-        """Call `listener` with every event from now on."""
+        """Call `listener` with every event from now on. Refuses what cannot be a listener."""
+        listener_function("listener", listener)
         self._listeners.append(listener)
 
     def remove(self, listener: Listener) -> None:

@@ -72,7 +72,7 @@ class Slot:
             core.registry.register(spec.name, self.ref)
 
     @property
-    def last_error(self) -> Exception | None:
+    def last_error(self) -> BaseException | None:
         """What the last incarnation crashed with."""
         return self.last_exit.error if isinstance(self.last_exit, Crashed) else None
 
@@ -94,6 +94,9 @@ class Slot:
         self.ended.set()
         self._report_dead(self.mailbox.terminate(self.path, self.last_error))
         self.core.registry.forget(self.ref)
+        if not self.core.system.stopping:
+            # One that comes and goes in a running system is no part of how the system ended.
+            self.core.killed.pop(self.path, None)
         self.core.listeners.emit(Ended(path=self.path, at=trio.current_time(), exit=self.last_exit))
 
     def _report_dead(self, count: int) -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Generic
 
 from shove_actors._errors import UsageError
 
+from . import _checks as checks
 from ._backoff import Backoff
+from ._callables import start_function
 from ._intensity import Intensity
 
 if TYPE_CHECKING:
@@ -25,6 +27,12 @@ else:
     from typing import TypeVar
 
     M = TypeVar("M")
+
+
+INTENSITY_FIX = "Write Intensity(max_restarts=..., period_s=...)."
+BACKOFF_FIX = "Write Backoff(initial_s=..., max_s=...)."
+_SHUTDOWN_FIX = "Write Shutdown.within(seconds), Shutdown.KILL or Shutdown.INFINITY."
+_CHILD_FIX = "Write ChildSpec(id=..., start=...), supervisor(...), or pool.spec(id=...) for a pool."
 
 
 class Restart(Enum):
@@ -94,8 +102,9 @@ class Shutdown:
     """Ask and wait. For supervisors, which would otherwise leak their own children."""
 
     def __post_init__(self) -> None:
-        if not self.grace_s >= 0:
-            raise UsageError(f"Shutdown grace is {self.grace_s}: it must be 0 or more seconds.")
+        checks.grace_seconds(
+            "Shutdown.grace_s", self.grace_s, "Use Shutdown.INFINITY to wait without end."
+        )
 
     @classmethod
     def within(cls, grace_s: float) -> Shutdown:
@@ -116,11 +125,14 @@ class MailboxSpec:
     on_stop: OnStop = OnStop.NOW
 
     def __post_init__(self) -> None:
-        if self.capacity < 1:
-            raise UsageError(
-                f"MailboxSpec.capacity is {self.capacity}: a mailbox holds at least 1 message "
-                "(with 0 a message to oneself could never be sent)."
-            )
+        checks.whole_number(
+            "MailboxSpec.capacity",
+            self.capacity,
+            1,
+            "With 0 a message to oneself could never be sent, and a mailbox is always bounded.",
+        )
+        checks.member_of("MailboxSpec.on_restart", self.on_restart, OnRestart)
+        checks.member_of("MailboxSpec.on_stop", self.on_stop, OnStop)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +145,14 @@ class SupervisorSpec:
     auto_shutdown: AutoShutdown = AutoShutdown.NEVER
 
     def __post_init__(self) -> None:
+        checks.member_of("strategy", self.strategy, Strategy)
+        checks.instance_of("intensity", self.intensity, Intensity, INTENSITY_FIX)
+        checks.member_of("auto_shutdown", self.auto_shutdown, AutoShutdown)
+        # Frozen means nothing if somebody else still holds the list.
+        checks.instance_of("SupervisorSpec.children", self.children, tuple, "Use supervisor().")
         seen: set[str] = set()
         for child in self.children:
+            checks.instance_of("one of children", child, ChildSpec, _CHILD_FIX)
             if child.id in seen:
                 raise UsageError(
                     f"child id {child.id!r} is used twice: ids are unique under one supervisor. "
@@ -147,6 +165,21 @@ class SupervisorSpec:
                     "would ever happen. Set auto_shutdown to ANY or ALL, or drop significant."
                 )
             check_paced(child, self.intensity)
+        if self.auto_shutdown is not AutoShutdown.NEVER and not any(
+            child.significant for child in self.children
+        ):
+            raise UsageError(
+                f"auto_shutdown is {self.auto_shutdown}, but no child is significant, so nothing "
+                "would ever happen. Make a child significant, or leave auto_shutdown out."
+            )
+        pools: set[int] = set()
+        for path, pool in _pools(self.children):
+            if id(pool) in pools:
+                raise UsageError(
+                    f"the DynamicSupervisor at {path!r} stands in another place of this tree as "
+                    "well: one object runs in one place. Make one for each."
+                )
+            pools.add(id(pool))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,25 +226,17 @@ class ChildSpec(Generic[M]):
     name: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.id or "/" in self.id:
+        checks.readable("ChildSpec.id", self.id)
+        if "/" in self.id:
             raise UsageError(
-                f"ChildSpec.id is {self.id!r}: it must not be empty nor contain '/', because it "
-                "is one step of a path."
+                f"ChildSpec.id is {self.id!r}: it must not contain '/', because it is one step of "
+                "a path. Leave the '/' out."
             )
+        self._check_types()
         if self.significant and self.restart is Restart.PERMANENT:
             raise UsageError(
                 f"child {self.id!r} is permanent and significant: a permanent child never ends by "
                 "itself. Make it TRANSIENT or TEMPORARY."
-            )
-        if self.start_timeout_s is not None and not self.start_timeout_s > 0:
-            raise UsageError(
-                f"child {self.id!r}: start_timeout_s is {self.start_timeout_s}; it must be above "
-                "0 seconds, or None for no limit."
-            )
-        if not (self.overrun_s > 0 and math.isfinite(self.overrun_s)):
-            raise UsageError(
-                f"child {self.id!r}: overrun_s is {self.overrun_s}; it must be a finite number of "
-                "seconds above 0."
             )
         if self.kind is not Kind.WORKER and self.shutdown != Shutdown.INFINITY:
             raise UsageError(
@@ -219,12 +244,55 @@ class ChildSpec(Generic[M]):
                 "each of its children has a grace of its own."
             )
 
+    def _check_types(self) -> None:
+        what = f"child {self.id!r}:"
+        if not isinstance(self.start, (SupervisorSpec, PoolSpec)):
+            start_function(f"{what} start", self.start)
+        checks.member_of(f"{what} restart", self.restart, Restart)
+        checks.instance_of(f"{what} shutdown", self.shutdown, Shutdown, _SHUTDOWN_FIX)
+        checks.instance_of(
+            f"{what} mailbox", self.mailbox, MailboxSpec, "Write MailboxSpec(capacity=...)."
+        )
+        checks.optional(f"{what} backoff", self.backoff, Backoff, BACKOFF_FIX)
+        if self.start_timeout_s is not None:
+            checks.positive_seconds(
+                f"{what} start_timeout_s",
+                self.start_timeout_s,
+                "For no limit use None.",
+                finite=False,
+            )
+        checks.flag(f"{what} significant", self.significant)
+        checks.positive_seconds(
+            f"{what} overrun_s", self.overrun_s, "It is the pause between two reports."
+        )
+        if self.name is not None:
+            checks.readable(f"{what} name", self.name)
+
     @property
     def kind(self) -> Kind:
         """Worker, static supervisor or dynamic supervisor."""
         if isinstance(self.start, SupervisorSpec):
             return Kind.SUPERVISOR
         return Kind.DYNAMIC if isinstance(self.start, PoolSpec) else Kind.WORKER
+
+
+def _ordered(what: str, children: object) -> tuple[ChildSpec, ...]:
+    """The children as a tuple; refuses what has no order. `SupervisorSpec` checks each."""
+    if not isinstance(children, Iterable) or isinstance(children, (str, bytes, Mapping, Set)):
+        raise checks.refusal(
+            what, children, "it must be a list or tuple of ChildSpec, in start order. Write [...]."
+        )
+    return tuple(children)
+
+
+def _pools(children: Iterable[ChildSpec]) -> Iterator[tuple[str, DynamicSupervisor]]:
+    """Every pool below, with its path from here."""
+    for child in children:
+        if isinstance(child.start, PoolSpec):
+            yield child.id, child.start.pool
+        elif isinstance(child.start, SupervisorSpec):
+            for path, pool in _pools(child.start.children):
+                yield f"{child.id}/{path}", pool
 
 
 def check_paced(child: ChildSpec, intensity: Intensity) -> None:
@@ -260,6 +328,9 @@ def supervisor(
 
     Raises `UsageError` for duplicate ids and for rules that contradict each other.
     """
+    if intensity is None:
+        intensity = Intensity()
+    checks.member_of("supervisor() auto_shutdown", auto_shutdown, AutoShutdown)
     if auto_shutdown is not AutoShutdown.NEVER and restart is Restart.PERMANENT:
         raise UsageError(
             f"supervisor {id!r} has auto_shutdown but is permanent: it would be started again each "
@@ -269,8 +340,8 @@ def supervisor(
         id=id,
         start=SupervisorSpec(
             strategy=strategy,
-            intensity=intensity if intensity is not None else Intensity(),
-            children=tuple(children),
+            intensity=intensity,
+            children=_ordered("supervisor() children", children),
             auto_shutdown=auto_shutdown,
         ),
         restart=restart,

@@ -42,7 +42,7 @@ async def stop_child(incarnation: Incarnation, final: bool, grace_s: float) -> N
                 GraceExpired(path=slot.path, at=trio.current_time(), incarnation=incarnation.number)
             )
     if incarnation.killed_at is None:
-        slot.core.killed.append(slot.path)
+        slot.core.killed[slot.path] = None
     incarnation.kill()
     await wait_after_kill(incarnation)
 

@@ -113,7 +113,7 @@ class StopMany:
 
     def _kill_out_loud(self, incarnation: Incarnation) -> None:
         if incarnation.killed_at is None:
-            incarnation.slot.core.killed.append(incarnation.slot.path)
+            incarnation.slot.core.killed[incarnation.slot.path] = None
         self._kill(incarnation)
 
     def _kill(self, incarnation: Incarnation) -> None:

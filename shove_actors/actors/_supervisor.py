@@ -34,7 +34,7 @@ import trio
 from shove_actors._errors import RestartIntensityExceeded, StartFailed
 
 from ._child import Incarnation, Runner
-from ._core import Core, LateError
+from ._core import Core
 from ._exit import Crashed, Exit, describe
 from ._lifecycle import BackingOff, Escalated, StartRejected
 from ._plan import PlanState, begin, decide
@@ -186,6 +186,9 @@ class Supervisor:
             self._give_up(action)
         else:
             assert isinstance(action, Finish)
+            # Only who is not started again may have a rule for this, so the children end for
+            # good: their mailboxes drain. Proof: `test_an_automatic_shutdown_drains`.
+            self.final = True
 
     def _order_stop(self, slot: Slot) -> None:
         id_, incarnation = slot.spec.id, slot.incarnation
@@ -290,6 +293,7 @@ class Supervisor:
             self._broken = True
             for slot in reversed(tuple(self.owner.children.values())):
                 if slot.incarnation is not None:
+                    self.core.killed[slot.path] = None
                     slot.incarnation.kill()
             raise
 
@@ -335,15 +339,15 @@ class Supervisor:
                 break
             if isinstance(event, ChildDown):
                 unseen.append(event)
-        # By identity, once: comparing each with all would be quadratic when a whole pool crashed.
+        # By identity, once: comparing each with all would be slow when a whole pool crashed.
         known = {(late.path, id(late.error)) for late in self.core.late_errors}
         for event in unseen:
             slot = self.owner.children.get(event.id)
             if isinstance(event.exit, Crashed) and slot is not None:
                 error = event.exit.error
-                if (slot.path, id(error)) not in known:
+                if (slot.path, id(error)) not in known and isinstance(error, Exception):
                     known.add((slot.path, id(error)))
-                    self.core.late_errors.append(LateError(path=slot.path, error=error))
+                    self.core.note_late(slot.path, error)
 
     def _slot(self, id_: str) -> Slot:
         return self.owner.children[id_]

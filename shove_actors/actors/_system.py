@@ -22,6 +22,8 @@ import trio
 
 from shove_actors._errors import StartFailed, UsageError
 
+from . import _checks as checks
+from ._callables import listener_function
 from ._core import Core, LateError
 from ._dynamic import DynamicSupervisor
 from ._inspect import TreeNode, snapshot
@@ -52,9 +54,16 @@ class ShutdownReport:
     failure: BaseException | None
     """What the tree failed with (raised at the block's end), or None."""
     errors: tuple[LateError, ...]
-    """Crashes while the tree was being stopped. They change nothing, but should be seen."""
+    """Crashes of children that were being stopped. They change nothing, but should be seen.
+
+    The last 100; `errors_dropped` counts the ones before them.
+    """
     killed: tuple[str, ...]
-    """Paths of children that were cancelled: brutal kill, or out of grace."""
+    """Paths of children that were cancelled: brutal kill, or out of grace.
+
+    A child that ended for good while the system ran on is not in it.
+    """
+    errors_dropped: int = 0
 
     @property
     def clean(self) -> bool:
@@ -114,6 +123,8 @@ class ActorSystem:
 
     def register(self, name: str, ref: ActorRef[Any]) -> None:
         """Give a slot a (further) name, until it ends. Raises `NameTaken` and `ActorGone`."""
+        checks.readable("register name", name)
+        checks.instance_of("register ref", ref, ActorRef, "Pass system.ref(path).")
         self._core.registry.register(name, ref)
 
     def unregister(self, name: str) -> None:
@@ -149,6 +160,7 @@ class ActorSystem:
             failure=self._failure,
             errors=tuple(self._core.late_errors),
             killed=tuple(self._core.killed),
+            errors_dropped=self._core.late_errors_dropped,
         )
 
     def stop(self) -> None:
@@ -172,6 +184,7 @@ class ActorSystem:
         return self.report
 
     def _find(self, path: str) -> Slot:
+        checks.readable("path", path)
         slot = self._root
         for step in path.split("/"):
             child = slot.children.get(step)
@@ -260,6 +273,11 @@ async def open_actor_system(
         async with open_actor_system(children=[ChildSpec(id="greeter", start=greeter)]) as system:
             print(await system.ref("greeter").ask("Ada", timeout=1))
     """
+    checks.readable("open_actor_system name", name)
+    checks.optional("open_actor_system rng", rng, random.Random, "Write random.Random(seed).")
+    if listener is not None:
+        # Also checked when it is added, but that is after names have been taken.
+        listener_function("open_actor_system listener", listener)
     spec = supervisor(
         id=name,
         children=children,

@@ -310,7 +310,6 @@ class PublishService:
                     )
         await trio.lowlevel.checkpoint()
 
-
     def _agreed(self, posts: list[Post]) -> None:
         """Those that the fence has held may go after all, at once."""
         waiting = [post for post in posts if post in self._held and post in self._unanswered]

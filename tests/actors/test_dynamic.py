@@ -157,9 +157,10 @@ async def test_supervisors_as_children(autojump_clock: trio.testing.MockClock) -
 
 async def test_one_object_one_place(autojump_clock: trio.testing.MockClock) -> None:
     pool = DynamicSupervisor()
-    with pytest.raises(StartFailed) as caught:
-        async with open_actor_system(children=[pool.spec(id="a"), pool.spec(id="b")]):
-            raise AssertionError("not reached")
+    other = DynamicSupervisor()
+    async with open_actor_system(children=[pool.spec(id="a"), other.spec(id="b")]):
+        with pytest.raises(StartFailed) as caught:
+            await other.start_child(pool.spec(id="again"))
     assert isinstance(caught.value.__cause__, UsageError)
     # After its system has ended it may be used again.
     async with open_actor_system(children=[pool.spec(id="a")]):
