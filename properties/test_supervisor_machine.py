@@ -295,7 +295,9 @@ class PlanAndTrio(SupervisorMachine):
         _same("outcome", plan.outcome, real.outcome)
         if real.system is not None:
             _same("late errors", sorted(plan.late), sorted(real.late()))
-            _same("killed", sorted(plan.killed), sorted(real.killed()))
+            # Once each; a slot that ended while the system still ran is not in the report.
+            strange = set(real.killed()) - set(plan.killed)
+            assert not strange, f"killed: Trio has {strange}, which the plan does not kill"
             if not plan.ended:
                 slots = {child.id: (child.state, child.number) for child in plan.children.values()}
                 _same("slots", slots, real.states())
