@@ -12,7 +12,7 @@ import trio
 
 from shove_actors._errors import ShoveError
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import JetStream, NatsConfig, connect
+from shove_actors.jetstream import JetStream, NatsConfig, StreamConfig, connect
 
 READY_S = 30.0
 
@@ -70,6 +70,13 @@ class Cluster:
                         async with connect(NatsConfig(node.url)) as js:
                             # Answered only once there is a meta leader and this node knows it.
                             _ = [name async for name in js.stream_names()]
+                            # And takes replicas again: a restarted node counts as away for a while.
+                            await js.create_stream(
+                                StreamConfig(
+                                    name="ready", subjects=("ready",), num_replicas=self._size
+                                )
+                            )
+                            await js.delete_stream("ready")
                             break
                     await trio.sleep(0.1)
 
