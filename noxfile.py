@@ -69,7 +69,7 @@ def properties(session: nox.Session) -> None:
     # The Hypothesis profiles and the Trio hook live in tests/conftest.py, which pytest reads by
     # itself only for what lies under tests/.
     session.run(
-        "python", "-m", "pytest", "-p", "tests.conftest", *(args or ["properties"]),
+        "python", "-m", "pytest", "-m", "", "-p", "tests.conftest", *(args or ["properties"]),
         env={"HYPOTHESIS_PROFILE": profile},
     )  # fmt: skip
 

@@ -14,11 +14,15 @@ import os
 from typing import ClassVar
 
 import msgspec
+import pytest
 from hypothesis import settings
 
 from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
 from shove_actors.runtime import AutoscalerConfig
 from shove_actors.testing import MessagingMachine
+
+# A search, not a check of a minute: `nox -s properties`.
+pytestmark = pytest.mark.slow
 
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 #: By machine: examples, and messages of a large batch. What waits for a message before it costs
