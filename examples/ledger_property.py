@@ -93,6 +93,8 @@ SETTINGS = settings(
     # Without `explain`, which traces every line of every run.
     phases=[Phase.generate, Phase.shrink],
     database=None,
+    # In CI Hypothesis would add a line to paste; the program below it says the same.
+    print_blob=False,
     suppress_health_check=list(HealthCheck),
 )
 
