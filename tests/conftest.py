@@ -40,6 +40,17 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
 REAL_TIME_LIMIT = 60.0
 
 
+# The tests wait more than they compute: for leases, servers, processes.
+WORKERS = 4
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """`-n auto`: whole folders are spread over processes, files and single tests are not."""
+    named = [str(argument).partition("::") for argument in config.args]
+    folders = all(not colons and os.path.isdir(path) for path, colons, _ in named)
+    return max(WORKERS, os.cpu_count() or 1) if folders else 0
+
+
 @pytest.fixture
 def autojump_clock() -> trio.testing.MockClock:
     return trio.testing.MockClock(autojump_threshold=0)

@@ -7,9 +7,9 @@ from ._connection import Connection as Connection
 from ._consumer import ConsumerConfig as ConsumerConfig
 from ._consumer import ConsumerInfo as ConsumerInfo
 from ._context import JetStream as JetStream
-from ._context import RawMessage as RawMessage
 from ._events import ConnectionEvent as ConnectionEvent
 from ._open import connect as connect
+from ._raw_message import RawMessage as RawMessage
 from ._redact import redact as redact
 from ._request import Reply as Reply
 from ._stream import StreamConfig as StreamConfig
