@@ -90,6 +90,8 @@ class Broker:
         self._topologies: dict[str, Topology] = {}
         #: None: nobody looks.
         self.instruments = choose(telemetry)
+        if self.instruments is not None:
+            self.instruments.publishers.backend = backend.capabilities.name
         self._publisher = Publisher(
             self.publish_service, self.instruments.publishers if self.instruments else None
         )

@@ -198,10 +198,11 @@ class TopicObserver:
 class _Results:
     """One topic's publishes: success and error, each with its count and its labels."""
 
-    __slots__ = ("error", "metrics", "success")
+    __slots__ = ("backend", "error", "metrics", "success")
 
-    def __init__(self, metrics: MetricSet, topic: str) -> None:
+    def __init__(self, metrics: MetricSet, topic: str, backend: str) -> None:
         self.metrics = metrics
+        self.backend = backend
         success = {"topic": topic, "outcome": "success"}
         error = {"topic": topic, "outcome": "error"}
         self.success = (metrics.published.cell(success), success)
@@ -211,6 +212,8 @@ class _Results:
         cell, labels = self.error if failed else self.success
         cell.count += 1
         self.metrics.publishing.record(seconds, labels)
+        if failed:
+            self.metrics.errors.add({"backend": self.backend, "kind": "publish"})
 
 
 class PublishObserver:
@@ -219,6 +222,8 @@ class PublishObserver:
     def __init__(self, metrics: MetricSet, tracer: Tracer | None) -> None:
         self._metrics = metrics
         self._tracer = tracer
+        #: Of the broker, which says so when it is made.
+        self.backend = ""
         self._topics: dict[str, _Results] = {}
 
     def publishing(
@@ -230,7 +235,7 @@ class PublishObserver:
         """
         results = self._topics.get(topic)
         if results is None:
-            results = self._topics[topic] = _Results(self._metrics, topic)
+            results = self._topics[topic] = _Results(self._metrics, topic, self.backend)
         if self._tracer is None:
             return headers, PublishWatch(results, None)
         span = self._tracer.start_span(

@@ -133,6 +133,8 @@ async def test_publishing_by_every_form(world: World, clock: Clock) -> None:
         await world.limit(broker, topic.queue, 4)
         with pytest.raises((StreamFull, PublishRefused)):
             await publisher.publish(topic, Order("e"))
+        backend = broker.backend.capabilities.name
+    assert sdk.values("backend_errors_total")[labels(backend=backend, kind="publish")] == 1
     expected = {
         labels(topic=topic.queue, outcome="success"): 5,
         labels(topic=topic.queue, outcome="error"): 1,
