@@ -4,6 +4,10 @@ Held messages are due at "stored at + delay", and "stored at" is the server's ti
 with this machine's wall clock would make every delay wrong by the difference of the two clocks;
 so each API answer that carries a time stamp (all since nats-server 2.10) is a sample, and the one
 with the shortest round trip wins. From then on Trio's monotonic clock counts.
+
+The estimate is never ahead: the stamp counts as written when its answer was received. It was
+written earlier, by as much as the answer took; on a loaded machine that was fifty milliseconds, and
+with the middle of the round trip a message came back from its hold that much too early.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ def parse_time_ns(text: str) -> int:
 
 
 class ServerClock:
-    """Estimates the server's time. Before the first sample: this machine's wall clock."""
+    """The server's time or a little before it. Before the first sample: this machine's clock."""
 
     __slots__ = ("_offset_ns", "_round_trip")
 
@@ -41,8 +45,7 @@ class ServerClock:
         round_trip = received_at - sent_at
         if round_trip <= self._round_trip:
             self._round_trip = round_trip
-            middle = round((sent_at + received_at) / 2 * _NS)
-            self._offset_ns = parse_time_ns(stamp) - middle
+            self._offset_ns = parse_time_ns(stamp) - round(received_at * _NS)
 
     def forget(self) -> None:
         """Another server, another clock."""
