@@ -206,6 +206,55 @@ def _against(session: nox.Session, url: str, args: list[str]) -> None:
         session.error(f"the tests passed without connecting to {url}")
 
 
+@nox.session(python=PYTHONS[0])
+def lowest(session: nox.Session) -> None:
+    """On the oldest Python, with the oldest version of each package that pyproject.toml allows."""
+    session.install("uv")
+    # pip always takes the newest; uv's resolver is the one that can be asked for the oldest.
+    session.run(
+        "uv", "pip", "install", "-q", "--python", session.virtualenv.location,
+        "--resolution", "lowest-direct", "-e", ".[test]",
+    )  # fmt: skip
+    session.run("uv", "pip", "list", "--python", session.virtualenv.location)
+    session.run("python", "-m", "pytest", *(session.posargs or ["tests"]))
+
+
+@nox.session
+def package(session: nox.Session) -> None:
+    """Wheel and sdist as they would be published, and a newcomer's first minutes with the wheel."""
+    session.install("build", "twine", "check-wheel-contents")
+    scratch = _scratch(session)
+    shutil.rmtree(scratch, ignore_errors=True)
+    dist = scratch / "dist"
+    # By way of the sdist: what it lacks, the wheel lacks.
+    session.run("python", "-m", "build", "--outdir", str(dist), str(ROOT))
+    files = sorted(str(path) for path in dist.iterdir())
+    session.run("twine", "check", "--strict", *files)
+    wheel = next(name for name in files if name.endswith(".whl"))
+    session.run("check-wheel-contents", wheel)
+    session.install("--force-reinstall", "--no-deps", wheel)
+    session.install(f"{wheel}[server,demo]")
+    empty = scratch / "empty"
+    empty.mkdir()
+    program = "\n".join(_first_python_block(ROOT / "docs" / "first-message.md"))
+    (empty / "first.py").write_text(program + "\n", encoding="utf-8")
+    session.chdir(empty)
+    lines = [line for line in program.splitlines() if line.strip()]
+    session.log(f"the newcomer's program has {len(lines)} lines")
+    session.run("python", "first.py")
+    session.run("python", "-m", "shove_actors", "demo", "--plain")
+    session.run(
+        "python", "-c",
+        "import importlib.resources as r; assert r.files('shove_actors').joinpath('py.typed')",
+    )  # fmt: skip
+
+
+def _first_python_block(page: pathlib.Path) -> list[str]:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    start = lines.index("```python") + 1
+    return lines[start : lines.index("```", start)]
+
+
 @nox.session
 def old_server(session: nox.Session) -> None:
     """What an old nats-server can do: all of the backend, or an error that names the version.
@@ -225,6 +274,15 @@ def old_server(session: nox.Session) -> None:
         "python", "-m", "pytest", *(session.posargs or ["tests/old_server"]),
         env={OLD_SERVER: str(binary)},
     )  # fmt: skip
+
+
+@nox.session
+def cluster(session: nox.Session) -> None:
+    """Three nodes on loopback: elections, replicas, a leader killed under load."""
+    session.install("-e", ".[test]")
+    session.run(
+        "python", "-m", "pytest", "-m", "", "-n", "0", *(session.posargs or ["tests/cluster"])
+    )
 
 
 @nox.session

@@ -24,7 +24,7 @@ from functools import partial
 import trio
 
 from shove_actors._errors import EmbeddedServerError
-from shove_actors._real_clock import refuse_mock_clock
+from shove_actors._real_clock import refuse_mock_clock, require_trio
 
 from ._facts import ServerFacts
 from ._guard import Gate, kill_group
@@ -232,6 +232,7 @@ async def embedded_server(
     start in time; `UsageError` for a bad option, or under a virtual clock, which would skip the
     timeouts of real I/O.
     """
+    require_trio("embedded_server")
     refuse_mock_clock("embedded_server")
     # A limiter of its own: leaving must not wait for whatever fills the default one.
     limiter = trio.CapacityLimiter(1)

@@ -18,7 +18,7 @@ import json
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final, get_origin
 
 import msgspec
 
@@ -182,6 +182,8 @@ def _is_pydantic_model(message_type: object) -> bool:
     return (
         pydantic is not None
         and isinstance(message_type, type)
+        # `dict[str, int]` is a type on Python 3.10, but not one that `issubclass` takes.
+        and get_origin(message_type) is None
         and issubclass(message_type, pydantic.BaseModel)
     )
 

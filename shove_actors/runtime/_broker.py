@@ -19,6 +19,7 @@ from shove_actors._errors import (
 )
 from shove_actors._groups import unwrapped
 from shove_actors._log import about
+from shove_actors._real_clock import require_trio
 from shove_actors.actors import (
     ActorSystem,
     Backoff,
@@ -58,6 +59,7 @@ if sys.version_info < (3, 11):
 logger = logging.getLogger("shove_actors.broker")
 
 M = TypeVar("M")
+G = TypeVar("G", bound=ConsumerGroup)
 
 _TELEMETRY = Telemetry()
 
@@ -88,6 +90,8 @@ class Broker:
         #: What ended the connection for good, for the groups that it takes along.
         self.failure: Exception | None = None
         self._topologies: dict[str, Topology] = {}
+        #: Made and not run yet; kept alive, because "not at all" is worth a word at the end.
+        self._idle_groups: dict[ConsumerGroup, None] = {}
         #: None: nobody looks.
         self.instruments = choose(telemetry)
         if self.instruments is not None:
@@ -152,12 +156,31 @@ class Broker:
     def consumer_group(self, *, context: object = None) -> ConsumerGroup:
         """A new group; `context` is handed to every handler that takes three arguments."""
         _ = self.system
-        return ConsumerGroup(self, context=context)
+        return self._made(ConsumerGroup(self, context=context))
 
     def consumer_supervisor(self, *, context: object = None) -> ConsumerSupervisor:
         """As `consumer_group`, without scaling."""
         _ = self.system
-        return ConsumerSupervisor(self, context=context)
+        return self._made(ConsumerSupervisor(self, context=context))
+
+    def _made(self, group: G) -> G:
+        self._idle_groups[group] = None
+        return group
+
+    def group_runs(self, group: ConsumerGroup) -> None:
+        """From the group, when it is served."""
+        self._idle_groups.pop(group, None)
+
+    def _name_the_forgotten(self) -> None:
+        """Somebody registered handlers and never ran them: no message has come, and no error."""
+        for group in self._idle_groups:
+            if group.registered:
+                logger.warning(
+                    "%r was never run, so none of its handlers was called: "
+                    "`await group.run_until()`, or `await nursery.start(group.serve)`",
+                    group,
+                    extra=about("group_never_run"),
+                )
 
     async def run_dlq(
         self,
@@ -287,6 +310,7 @@ async def open_broker(
     the block is cancelled and an exception group with the failure (a `ConnectionError`) is raised
     at its end. Whatever happens, no task, socket or asyncio loop is left behind.
     """
+    require_trio("open_broker")
     create = getattr(config, "create_backend", None)
     if create is None:
         raise UsageError(
@@ -312,6 +336,7 @@ async def open_broker(
             broker._system = system
             entered = True
             yield broker
+            broker._name_the_forgotten()
     except StartFailed as exc:
         if entered:
             raise

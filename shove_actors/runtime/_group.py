@@ -115,6 +115,7 @@ class ConsumerGroup(Registering):
             raise UsageError(f"{self!r} has been started; make another group for another run")
         self._served = True
         broker = self._broker
+        broker.group_runs(self)
         system = broker.system
         ref: ActorRef[Any] | None = None
         opened: list[Registration] = []
@@ -175,7 +176,7 @@ class ConsumerGroup(Registering):
             for lane in registration.lanes:
                 self._broker.leases.remove(lane)
         for registration in self._registrations:
-            registration.unobserve()
+            registration.ended()
 
     async def _end(self, ref: ActorRef[Any]) -> None:
         await self._broker.groups.stop_child(ref)

@@ -34,6 +34,11 @@ class Registering:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self._id} of {[r.name for r in self._registrations]}>"
 
+    @property
+    def registered(self) -> tuple[str, ...]:
+        """The names of what is registered: queues, and dead-letter queues."""
+        return tuple(r.name for r in self._registrations)
+
     def with_context(self: R, context: object) -> R:
         """The same group: `context` is handed to every handler that takes three arguments."""
         if self._served:
