@@ -131,7 +131,7 @@ def audited(
 ) -> Audited:
     """`handler`, with one `AuditRecord` per attempt handed to `sink`.
 
-    group.register(ORDERS, audited(handle, AuditLog(broker)))
+        group.register(ORDERS, audited(handle, AuditLog(broker)))
 
     `handler`: whatever `register` and `register_dlq` take; of a class or a factory,
     `factory=audited(Handler, sink)`. `sink`: an async function of one record, a plain function

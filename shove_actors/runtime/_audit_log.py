@@ -72,8 +72,8 @@ class _EntryCodec:
 class AuditLog:
     """Publishes each record to the topic `shove-audit-log`, which has a dead-letter queue.
 
-    group.register(ORDERS, audited(handle, AuditLog(broker)))
-    group.register(AuditLog.topic, archive)        # here, or in a program of its own
+        group.register(ORDERS, audited(handle, AuditLog(broker)))
+        group.register(AuditLog.topic, archive)        # here, or in a program of its own
 
     The topic is declared when a group with this sink starts. Its stream keeps the records until
     somebody consumes `AuditLog.topic`: without a consumer it grows. `audit` returns after

@@ -296,8 +296,8 @@ async def open_broker(
 ) -> AsyncIterator[Broker]:
     """Connect, start the supervision tree, run the block, stop everything in order.
 
-    async with open_broker(NatsConfig("nats://localhost:4222")) as broker:
-        await broker.declare(ORDERS)
+        async with open_broker(NatsConfig("nats://localhost:4222")) as broker:
+            await broker.declare(ORDERS)
 
     `max_pending`: publishes that may be unacknowledged at once; callers wait beyond.
     `publish_timeout`: seconds after which a publish without acknowledgement is given up.

@@ -103,8 +103,8 @@ class ConsumerGroup(Registering):
     ) -> SupervisorOutcome:
         """Run until `stop`, or until the group cannot go on; report started when all are ready.
 
-        async with open_broker(config) as broker, trio.open_nursery() as nursery:
-            await nursery.start(group.serve)
+            async with open_broker(config) as broker, trio.open_nursery() as nursery:
+                await nursery.start(group.serve)
 
         Cancelling it drains too, within `drain_timeout` seconds. Raises what prevents the start
         (`TopicNotDeclared`, `TopologyError`, ...); later failures are in the outcome.

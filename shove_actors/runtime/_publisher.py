@@ -137,9 +137,9 @@ class Publisher:
     def pipeline(self, topic: Topic[M], *, max_pending: int = 1000) -> Pipeline[M]:
         """Publish many messages without waiting for each.
 
-        async with publisher.pipeline(ORDERS) as pipe:
-            for order in orders:
-                await pipe.send(order)
+            async with publisher.pipeline(ORDERS) as pipe:
+                for order in orders:
+                    await pipe.send(order)
 
         `max_pending`: messages of this pipeline that may be unacknowledged; `send` waits beyond.
         Of a sequenced topic one message per key is under way at a time, so the stream has each
