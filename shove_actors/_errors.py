@@ -4,7 +4,8 @@
     ├─ UsageError          your bug: fix the call; retrying cannot help
     ├─ UnavailableError    the world's fault: the same call may succeed later
     ├─ ActorError          an actor or its supervisor ended, refused or is full
-    └─ PublishError        one message was not stored; says whether it may have been
+    ├─ PublishError        one message was not stored; says whether it may have been
+    └─ JetStreamError      what the JetStream client reports; ApiError is the server's answer
 
 Messages name the field, the rule and the fix. No message, attribute or cause ever carries a
 credential or a payload: whatever text comes from outside passes `redact` first.
@@ -15,6 +16,10 @@ from __future__ import annotations
 
 class ShoveError(Exception):
     """Root of everything this package raises on purpose."""
+
+
+class JetStreamError(ShoveError):
+    """Root of what the JetStream client reports."""
 
 
 # --------------------------------------------------------------------------- your bug
@@ -98,12 +103,16 @@ class TLSError(ConnectionError):
     """Encryption was required and could not be had; nothing was sent in the clear."""
 
 
-class RequestTimeout(UnavailableError, TimeoutError):
+class RequestTimeout(JetStreamError, UnavailableError, TimeoutError):
     """The server did not answer in time. The request may or may not have been carried out."""
 
 
-class JetStreamNotEnabled(UnavailableError):
+class JetStreamNotEnabled(JetStreamError, UnavailableError):
     """The server runs without JetStream (start it with the `-js` flag), or is not ready yet."""
+
+
+class JetStreamNotEnabledForAccount(JetStreamNotEnabled):
+    """The server has JetStream, but not for this user's account (10039)."""
 
 
 class FeatureUnavailable(UnavailableError):
@@ -202,10 +211,17 @@ class BatchError(PublishError):
 
 
 # -------------------------------------------------------------------------- JetStream client
+# One class for each thing that a program may want to tell apart. `jetstream/_api_errors.py` maps
+# the server's numbers to them. An exception that is also a `UsageError` is the caller's bug, one
+# that is also an `UnavailableError` may not happen the next time.
 
 
-class JetStreamError(ShoveError):
-    """Root of what the JetStream client reports."""
+class InvalidOption(JetStreamError, UsageError, ValueError):
+    """An argument is out of range, or contradicts another one. Nothing was sent."""
+
+
+class InvalidName(InvalidOption):
+    """No stream, consumer, bucket or key can have this name. Nothing was sent."""
 
 
 class ApiError(JetStreamError):
@@ -221,12 +237,38 @@ class ApiError(JetStreamError):
         self.description = description
 
 
+class BadRequest(ApiError):
+    """The server did not understand the request or refuses its combination of options (10003)."""
+
+
+# -- streams
+
+
 class StreamNotFound(ApiError):
     """No stream of that name (10059)."""
 
 
 class StreamNameInUse(ApiError):
     """A stream of that name exists with another configuration (10058)."""
+
+
+class StreamSealed(ApiError):
+    """The stream is sealed: nothing is stored in it or removed from it any more (10109)."""
+
+
+class ServerTooOld(JetStreamError, FeatureUnavailable):
+    """The server left out a setting that was asked for. The stream exists, without it."""
+
+
+class MessageNotFound(ApiError):
+    """No message at that sequence or subject (10037, or 404 of a direct get)."""
+
+
+class MessageDeleteFailed(ApiError):
+    """The message was not deleted: it is gone already (10043), or may not be deleted (10057)."""
+
+
+# -- consumers
 
 
 class ConsumerNotFound(ApiError):
@@ -237,16 +279,91 @@ class ConsumerExists(ApiError):
     """A consumer of that name exists with another configuration (10148 or 10105)."""
 
 
+class ConsumerDoesNotExist(ApiError):
+    """There is no consumer of that name to update (10149)."""
+
+
 class ConsumerCreateFailed(ApiError):
     """The consumer's configuration was refused (10012)."""
 
 
-class MessageNotFound(ApiError):
-    """No message at that sequence or subject (10037)."""
+class MaxConsumersReached(ApiError):
+    """The stream or the account has as many consumers as it may have (10026)."""
+
+
+class ConsumerInvalidReset(ApiError):
+    """The consumer cannot be reset to that sequence: its deliver policy forbids it (10204)."""
+
+
+class FilterError(ApiError):
+    """The filter subjects exclude or overlap each other, or one is empty (10136, 10138, 10139)."""
+
+
+# -- publishing
 
 
 class WrongLastSequence(ApiError):
-    """An expected last sequence did not match (10071, 10164)."""
+    """An expected last sequence did not match (10071, 10164). Nothing was stored."""
+
+
+class WrongLastMsgId(ApiError):
+    """The stream's last message has another id, or none (10070). Nothing was stored."""
+
+
+class StreamMismatch(ApiError):
+    """The subject belongs to another stream than the expected one (10060). Nothing was stored."""
+
+
+class ApiStreamFull(ApiError, StreamFull):
+    """The stream is at a limit and refuses new messages (10077)."""
+
+
+class ApiMessageTooLarge(ApiError, MessageTooLarge):
+    """The message is larger than the stream's `max_msg_size` (10054)."""
+
+
+class ScheduleError(ApiError):
+    """The schedule was refused: disabled, a bad pattern, target, TTL or source (10186 to 10192,
+    10203)."""
+
+
+class AtomicBatchError(ApiError):
+    """The atomic batch was refused as a whole: disabled, a gap or a pause of over ten seconds, too
+    large, a bad id or a message id twice (10174, 10176, 10179, 10199, 10201)."""
+
+
+class NoStreamResponse(JetStreamError, UnavailableError, PublishError):
+    """No stream takes the subject, or its leader did not answer. Nothing was stored."""
+
+
+class InvalidAck(JetStreamError, PublishError):
+    """What answered is no acknowledgement: somebody else listens on the subject."""
+
+    stored: bool | None = None
+
+
+class PublishTimeout(PublishUnknown, RequestTimeout):
+    """No acknowledgement came in time. Publishing again is safe with the same message id only."""
+
+
+class Disconnected(JetStreamError, PublishUnknown, ConnectionError):
+    """The connection was lost before the acknowledgement came: stored or not, nobody knows.
+
+    Publishing again is safe with the same message id only.
+    """
+
+
+class TooManyStalled(JetStreamError, UnavailableError, PublishError):
+    """`max_pending` acknowledgements are outstanding for longer than `stall_wait`. Not sent."""
+
+
+class PublisherClosed(JetStreamError, PublishError):
+    """The JetStream context was left or cleaned up before the acknowledgement came."""
+
+    stored: bool | None = None
+
+
+# -- reading
 
 
 class NoResponders(JetStreamError, UnavailableError):
@@ -259,3 +376,150 @@ class ConsumerDeleted(JetStreamError):
 
 class NotPullConsumer(JetStreamError):
     """The consumer is a push consumer; it cannot be pulled from."""
+
+
+class ConnectionClosed(JetStreamError, ConnectionError):
+    """The connection was closed, or given up for good, while something was waiting for it."""
+
+
+class NotPushConsumer(JetStreamError):
+    """The consumer is a pull consumer; read it with `fetch`, `messages` or `consume`."""
+
+
+class AlreadyConsuming(JetStreamError, UsageError):
+    """This handle is being read already. Open another one, or end that reading first."""
+
+
+class LeadershipChanged(JetStreamError, UnavailableError):
+    """Another server leads the consumer now. Continuous reading goes on by itself."""
+
+
+class ServerShutdown(JetStreamError, UnavailableError):
+    """The server is going down. Continuous reading goes on after the reconnect."""
+
+
+class NoHeartbeat(JetStreamError, UnavailableError):
+    """Two heartbeats in a row are missing. Continuous reading asks again by itself."""
+
+
+class PinIdMismatch(JetStreamError):
+    """Another client of the priority group is pinned now (423). Reading waits for its turn."""
+
+
+class MaxBytesExceeded(JetStreamError):
+    """The next message is larger than the byte limit of the requests. Raise that limit."""
+
+
+class RequestLimitExceeded(JetStreamError):
+    """A request asked for more than the consumer's limits allow. The message says which."""
+
+
+class FetchTimeout(JetStreamError, UnavailableError, TimeoutError):
+    """No message came within `max_wait`. There may be one later."""
+
+
+class IteratorClosed(JetStreamError):
+    """These messages were read to their end, or their reading was stopped."""
+
+
+class AlreadyAcked(JetStreamError, UsageError):
+    """The message was settled before (`ack`, `nak` or `term`); it can be settled once."""
+
+
+class FetchDisconnected(JetStreamError, ConnectionError):
+    """The connection was lost before anything was fetched (legacy `fetch`). Fetch again."""
+
+
+class ConsumerMismatch(JetStreamError, UsageError):
+    """The existing consumer is not what was asked for; the message names the setting."""
+
+
+class NotJetStreamMessage(JetStreamError, UsageError):
+    """The message was not delivered by a consumer, so it has neither metadata nor settling."""
+
+
+# ---------------------------------------------------------- key-value buckets, object stores
+
+
+class KvError(JetStreamError):
+    """Root of what key-value buckets report."""
+
+
+class ObjectError(JetStreamError):
+    """Root of what object stores report."""
+
+
+class BucketNotFound(KvError, ObjectError):
+    """No bucket of that name; or it was deleted while it was in use."""
+
+
+class BucketExists(KvError, ObjectError):
+    """A bucket of that name exists with another configuration."""
+
+
+class BadBucket(KvError, ObjectError):
+    """A stream has a bucket's name, but it is none (or of the other kind)."""
+
+
+class InvalidKey(KvError, UsageError, ValueError):
+    """No key, or no pattern of keys, can be spelled like that."""
+
+
+class KeyNotFound(KvError):
+    """The key has no value: never written, deleted, purged or expired."""
+
+
+class KeyExists(KvError):
+    """`create` found a value. The server's refusal is the cause."""
+
+
+class KeyRevisionMismatch(KvError):
+    """The key's newest revision is not the expected one: read it again, and decide anew."""
+
+
+class HistoryTooLarge(KvError, UsageError, ValueError):
+    """A bucket keeps at most 64 revisions per key."""
+
+
+class MarkerTtlNotSupported(KvError, FeatureUnavailable):
+    """Delete markers with a time to live need nats-server 2.11."""
+
+
+class ObjectNotFound(ObjectError):
+    """No object of that name (any more)."""
+
+
+class ObjectExists(ObjectError):
+    """An object has that name already, and would be lost."""
+
+
+class BadObjectMeta(ObjectError):
+    """An object's stored description cannot be read, or a given one cannot be stored."""
+
+
+class DigestMismatch(ObjectError):
+    """What was read is not what was written: the SHA-256 digest differs. Discard it."""
+
+
+class ObjectCorrupt(ObjectError):
+    """Some of the object's chunks are missing, or do not come in time."""
+
+
+class CantGetBucket(ObjectError, UsageError):
+    """The object is a link to a whole bucket; open that bucket instead."""
+
+
+class LinkNotAllowed(ObjectError, UsageError):
+    """A link has no content of its own; change the object it points to."""
+
+
+class NoLinkToLink(ObjectError, UsageError):
+    """A link must point to an object that is no link itself."""
+
+
+class NoLinkToDeleted(ObjectError, UsageError):
+    """A link must not point to a deleted object."""
+
+
+class UpdateMetaDeleted(ObjectError):
+    """A deleted or missing object has no description to update."""

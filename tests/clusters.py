@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Mapping
 from contextlib import ExitStack
 from types import TracebackType
+from typing import Any
 
 import trio
 
@@ -24,9 +26,19 @@ class Cluster:
     letting go; should another program take one meanwhile, the whole start is tried again.
     """
 
-    def __init__(self, size: int = 3, *, lame_duck_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        *,
+        lame_duck_s: float = 30.0,
+        config: str = "",
+        tls: Mapping[str, str] | None = None,
+    ) -> None:
+        """`config` is added to that of each node; with `tls`, the settings to get in."""
         self._size = size
         self._lame_duck_s = lame_duck_s
+        self.extra = config
+        self._tls = tls
         self._stack = ExitStack()
         self.nodes: list[ServerProcess] = []
 
@@ -58,6 +70,7 @@ class Cluster:
             config = (
                 f"cluster {{ name: shove-test, listen: 127.0.0.1:{port}, routes: [{routes}] }}\n"
                 f'lame_duck_duration: "{self._lame_duck_s:g}s"\nlame_duck_grace_period: "1s"\n'
+                f"{self.extra}\n"
             )
             server = ServerProcess(config=config, name=f"node-{number}-{os.urandom(3).hex()}")
             self.nodes.append(self._stack.enter_context(server))
@@ -67,7 +80,7 @@ class Cluster:
             for node in self.nodes:
                 while True:
                     with contextlib.suppress(ShoveError, trio.TooSlowError), trio.fail_after(2):
-                        async with connect(NatsConfig(node.url)) as js:
+                        async with connect(self.config(node)) as js:
                             # Answered only once there is a meta leader and this node knows it.
                             _ = [name async for name in js.stream_names()]
                             # And takes replicas again: a restarted node counts as away for a while.
@@ -90,7 +103,15 @@ class Cluster:
 
     @property
     def urls(self) -> list[str]:
-        return [node.url for node in self.nodes]
+        return [self.url(node) for node in self.nodes]
+
+    def url(self, node: ServerProcess) -> str:
+        return node.url if self._tls is None else f"tls://{node.host}:{node.port}"
+
+    def config(self, *nodes: ServerProcess, **changes: Any) -> NatsConfig:
+        """A configuration that gets in, at `nodes` or at all of them."""
+        urls = [self.url(node) for node in nodes or self.nodes]
+        return NatsConfig(urls, **{**(self._tls or {}), **changes})
 
     def node(self, name: str) -> ServerProcess:
         """The node of that server name."""

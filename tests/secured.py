@@ -74,8 +74,13 @@ def creds_server(directory: Path) -> Iterator[SecuredServer]:
 
 
 @contextmanager
-def tls_server(directory: Path, *, mutual: bool = False) -> Iterator[SecuredServer]:
-    """A server with a certificate for 127.0.0.1 and localhost; `mutual` wants one of the client."""
+def tls_server(
+    directory: Path, *, mutual: bool = False, first: bool = False
+) -> Iterator[SecuredServer]:
+    """A server with a certificate for 127.0.0.1 and localhost; `mutual` wants one of the client.
+
+    `first`: the client has to begin the handshake, before the server says a word.
+    """
     ca = trustme.CA()
     files = write_certificate(ca, directory, "server", "127.0.0.1", "localhost")
     ca_file = directory / "ca.pem"
@@ -86,6 +91,8 @@ def tls_server(directory: Path, *, mutual: bool = False) -> Iterator[SecuredServ
         cert, key = write_certificate(ca, directory, "client", "client@example.org")
         settings |= {"tls_client_cert": cert, "tls_client_key": key}
         verify = f'ca_file: "{ca_file}", verify: true,'
+    if first:
+        verify += " handshake_first: true,"
     text = f'tls {{ {verify} cert_file: "{files[0]}", key_file: "{files[1]}", timeout: 5 }}'
     with ServerProcess(config=text) as process:
         yield SecuredServer(process=process, settings=settings, ca=ca)

@@ -200,6 +200,9 @@ class SessionClient(Client):
 async def open_session(endpoint: Endpoint, events: SessionEvents) -> SessionClient:
     """asyncio-flavoured. Connect once; returns a client whose messages flow to `on_message`."""
     client = SessionClient(endpoint, events)
+    options = dict(endpoint.options)
+    # The owner of the key signs elsewhere; nats-py derives this from a seed only.
+    client._public_nkey = options.pop("public_nkey", None)
     scheme = "tls" if endpoint.tls else "nats"
     host = f"[{endpoint.host}]" if ":" in endpoint.host else endpoint.host
     try:
@@ -212,7 +215,7 @@ async def open_session(endpoint: Endpoint, events: SessionEvents) -> SessionClie
             skip_subject_validation=True,
             tls=endpoint.ssl_context,
             tls_hostname=endpoint.tls_hostname,
-            **endpoint.options,
+            **options,
         )
         if not client.is_connected:
             # nats-py takes an end of file in place of the PONG for success.

@@ -21,15 +21,21 @@ from ._address import parse_servers, parse_url, raw_userinfo, split_urls
 from ._config_checks import check_settings
 from ._credentials import check_creds_file, check_seed
 from ._events import ConnectionEvent
+from ._given_credentials import Credentials
 from ._problem import Problem
 from ._redact import MASK, redact
 from ._resolved import Resolved as Resolved
 from ._tls import build_context
 
 ConnectionCallback = Callable[[ConnectionEvent], object]
+#: Servers as "host:port" and the number of attempts so far; one of them, and a pause in seconds.
+ChooseServer = Callable[[Sequence[str], int], "tuple[str, float]"]
+#: So many secrets of earlier attempts are still taken out of texts.
+_REMEMBERED = 64
 
 _CREDENTIALS = ("username", "password", "token", "nkey_seed")
-_TLS_OPTIONS = ("tls_ca_cert", "tls_client_cert", "tls_client_key", "tls_hostname")
+_TLS_FILES = ("tls_ca_cert", "tls_client_cert", "tls_client_key")
+_TLS_OPTIONS = (*_TLS_FILES, "tls_hostname", "tls_context")
 
 
 @dataclass(slots=True)
@@ -50,7 +56,14 @@ class NatsConfig:
     * `reconnect_wait` plus a random part of `reconnect_jitter` (`reconnect_jitter_tls` with TLS)
       between rounds; `custom_reconnect_delay(rounds)` replaces both.
     * `connect_timeout`: for one attempt on one server. `request_timeout`: for one API request.
-    * `on_*`: called with a `ConnectionEvent`.
+    * `on_*`: called with a `ConnectionEvent`; they must not wait (`Connection.events` may).
+    * `credentials`: called in a worker thread for each attempt; in place of all other kinds.
+    * `tls_context`: in place of the files. `tls_handshake_first`: do not wait for the server to
+      speak first; the server must be set up so, too.
+    * `retry_first_connect`: the first connect is tried as often as a reconnect.
+    * `choose_server(servers, attempts)`: which of `servers` ("host:port") to try next after a
+      loss, and after how many seconds; `attempts` were made since. Replaces order and pauses.
+    * `ignore_auth_errors`: go on after the same server has refused the credentials twice.
 
     Constructing and changing it never fails; `validate` raises `ConfigError`. Copies are
     independent. Pickling one that holds credentials raises `ConfigError`.
@@ -83,6 +96,15 @@ class NatsConfig:
     on_reconnected: ConnectionCallback | None = None
     on_closed: ConnectionCallback | None = None
     on_error: ConnectionCallback | None = None
+    on_connected: ConnectionCallback | None = None
+    on_discovered: ConnectionCallback | None = None
+    on_lame_duck: ConnectionCallback | None = None
+    credentials: Callable[[], Credentials] | None = field(default=None, repr=False)
+    tls_context: ssl.SSLContext | None = None
+    tls_handshake_first: bool = False
+    retry_first_connect: bool = False
+    choose_server: ChooseServer | None = None
+    ignore_auth_errors: bool = False
     _from_files: tuple[str, ...] = field(default=(), init=False, repr=False, compare=False)
 
     def validate(self) -> Resolved:
@@ -100,11 +122,13 @@ class NatsConfig:
             raise ConfigError(problem.text if problem is not None else "url_or_urls is unusable")
         if not servers[0].tls:
             return self._resolved(servers, None)
-        context = build_context(
-            ca_cert=_path(self.tls_ca_cert),
-            client_cert=_path(self.tls_client_cert),
-            client_key=_path(self.tls_client_key),
-        )
+        context: ssl.SSLContext | Problem | None = self.tls_context
+        if context is None:
+            context = build_context(
+                ca_cert=_path(self.tls_ca_cert),
+                client_cert=_path(self.tls_client_cert),
+                client_key=_path(self.tls_client_key),
+            )
         if isinstance(context, Problem):
             raise ConfigError(context.text)
         return self._resolved(servers, context)
@@ -173,6 +197,10 @@ class NatsConfig:
             shown.append("<unusable>" if isinstance(server, Problem) else server.redacted)
         return shown
 
+    def _remember(self, secrets: tuple[str, ...]) -> None:
+        """What has been learnt while connecting is taken out of texts, too."""
+        self._from_files = tuple(dict.fromkeys((*secrets, *self._from_files)))[:_REMEMBERED]
+
     def _resolved(
         self, servers: tuple[ServerAddress, ...], context: ssl.SSLContext | None
     ) -> Resolved:
@@ -180,7 +208,14 @@ class NatsConfig:
             servers=servers,
             ssl_context=context,
             tls_hostname=self.tls_hostname,
-            client_cert=self.tls_client_cert is not None,
+            # Whether a context of the user's has one cannot be seen; the server will tell.
+            client_cert=self.tls_client_cert is not None or self.tls_context is not None,
+            tls_handshake_first=self.tls_handshake_first,
+            credentials=self.credentials,
+            remember=self._remember,
+            retry_first_connect=self.retry_first_connect,
+            choose_server=self.choose_server,
+            ignore_auth_errors=self.ignore_auth_errors,
             name=self.name,
             username=self.username,
             password=self.password,
@@ -208,11 +243,16 @@ class NatsConfig:
                 "Use one scheme for all"
             )
         options = [name for name in _TLS_OPTIONS if getattr(self, name) is not None]
+        if self.tls_handshake_first:
+            options.append("tls_handshake_first")
         if options and not servers[0].tls:
             return Problem(
                 f"{options[0]} is set but url_or_urls is not encrypted, so it would be ignored. "
                 f"Use tls:// instead of nats://, or remove {', '.join(options)}"
             )
+        files = [name for name in options if name in _TLS_FILES]
+        if self.tls_context is not None and files:
+            return Problem(f"tls_context and {files[0]} are set; load the files into the context")
         if self.tls_client_cert is not None and self.tls_client_key is None:
             return Problem("tls_client_cert is set without tls_client_key; set both or neither")
         if self.tls_client_key is not None and self.tls_client_cert is None:
@@ -222,7 +262,7 @@ class NatsConfig:
     def _auth_problem(self, servers: tuple[ServerAddress, ...]) -> Problem | None:
         kinds = [
             name
-            for name in ("username", "password", "token", "nkey_seed", "creds_file")
+            for name in ("username", "password", "token", "nkey_seed", "creds_file", "credentials")
             if getattr(self, name) is not None
         ]
         if kinds and any(server.has_credentials for server in servers):
@@ -236,7 +276,7 @@ class NatsConfig:
         if len([name for name in kinds if name != "password"]) > 1:
             return Problem(
                 f"{' and '.join(kinds)} are set; choose one kind of credentials: username with "
-                "password, token, nkey_seed or creds_file"
+                "password, token, nkey_seed, creds_file or credentials"
             )
         if self.nkey_seed is not None:
             return check_seed(self.nkey_seed, "nkey_seed")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import ssl
 from typing import TYPE_CHECKING
 
 from ._problem import Problem
@@ -13,11 +14,28 @@ if TYPE_CHECKING:
 
 _POSITIVE = ("reconnect_wait", "connect_timeout", "request_timeout", "ping_interval")
 _NOT_NEGATIVE = ("reconnect_jitter", "reconnect_jitter_tls")
-_SWITCHES = ("dont_randomize", "allow_reconnect")
+_SWITCHES = (
+    "dont_randomize",
+    "allow_reconnect",
+    "tls_handshake_first",
+    "retry_first_connect",
+    "ignore_auth_errors",
+)
 _SECRET_TEXTS = ("username", "password", "token", "nkey_seed")
 _TEXTS = ("name", "tls_hostname")
 _PATHS = ("creds_file", "tls_ca_cert", "tls_client_cert", "tls_client_key")
-_EVENTS = ("on_disconnected", "on_reconnected", "on_closed", "on_error")
+_FUNCTIONS = (
+    "custom_reconnect_delay",
+    "credentials",
+    "choose_server",
+    "on_disconnected",
+    "on_reconnected",
+    "on_closed",
+    "on_error",
+    "on_connected",
+    "on_discovered",
+    "on_lame_duck",
+)
 
 
 def check_settings(config: NatsConfig) -> Problem | None:
@@ -72,8 +90,13 @@ def _others(config: NatsConfig) -> Problem | None:
         value = getattr(config, name)
         if not isinstance(value, bool):
             return Problem(f"{name} is of type {type(value).__name__}; give True or False")
-    for name in ("custom_reconnect_delay", *_EVENTS):
+    for name in _FUNCTIONS:
         value = getattr(config, name)
         if value is not None and not callable(value):
             return Problem(f"{name} is of type {type(value).__name__}; give a function or None")
+    context: object = config.tls_context
+    if context is not None and not isinstance(context, ssl.SSLContext):
+        return Problem(
+            f"tls_context is of type {type(context).__name__}; give an ssl.SSLContext or None"
+        )
     return None

@@ -37,6 +37,7 @@ from shove_actors._real_clock import refuse_mock_clock
 
 from ._config import NatsConfig, Resolved, ServerAddress
 from ._dialer import Dialer, DialerEvents
+from ._event_stream import EventStream
 from ._events import ConnectionEvent, ConnectionEventKind
 from ._link import Link
 from ._listeners import Listener, Listeners
@@ -69,6 +70,7 @@ class Connection(Traffic):
         #: Around whatever `run` waits for between two sessions, or during one.
         self._pause = trio.CancelScope()
         self._opened = False
+        self._last_error: Exception | None = None
         self.reconnects = 0
 
     def __repr__(self) -> str:
@@ -111,6 +113,38 @@ class Connection(Traffic):
     def listen(self, listener: Listener) -> None:
         """Call `listener(event)` for every event. One that raises is logged and removed."""
         self._listeners.add(listener)
+
+    def unlisten(self, listener: Listener) -> None:
+        """Call it no more. Nothing happens when it is not listening."""
+        self._listeners.remove(listener)
+
+    def events(self) -> EventStream:
+        """The events from now on, as an async context manager that is iterated over."""
+        return EventStream(self)
+
+    @property
+    def known_servers(self) -> list[str]:
+        """Redacted addresses of all servers that may be tried, those announced by the cluster too.
+
+        Empty while `run` does not run.
+        """
+        return [] if self._dialer is None else [s.redacted for s in self._dialer.pool.known]
+
+    @property
+    def last_error(self) -> Exception | None:
+        """The newest error that an event has told of, with redacted text."""
+        return self._last_error
+
+    async def drain(self, timeout: float = 30.0) -> None:
+        """End every subscription, let what the server has sent reach its sink, then close.
+
+        Returns when the connection has ended, after `timeout` seconds at the latest. Consumers and
+        watchers have buffers of their own: drain those first.
+        """
+        with trio.move_on_after(timeout):
+            await self._end_subscriptions()
+        self.close()
+        await self.wait_ended()
 
     def drop_session(self, reason: str) -> None:
         """Treat the current session as lost (it does not answer); the policy opens the next."""
@@ -164,13 +198,14 @@ class Connection(Traffic):
             self._loop = loop
             self._dialer = dialer = self._new_dialer(resolved, loop)
             nursery.start_soon(self._egress.run)
-            link = await self._unless_closed(dialer.first)
+            link = await self._first(dialer, resolved.retry_first_connect, task_status)
             if link is None:
                 raise BrokerClosed("the connection was closed before it was connected")
             self._opened = True
             self._attach(link)
             self._emit("connected")
-            task_status.started()
+            if not resolved.retry_first_connect:
+                task_status.started()
             while await self._serve(link):
                 cause = self._lost(link)
                 link = await self._unless_closed(partial(dialer.again, link.server, cause))
@@ -180,6 +215,22 @@ class Connection(Traffic):
                 self._attach(link)
                 self._emit("reconnected")
             nursery.cancel_scope.cancel()
+
+    async def _first(
+        self, dialer: Dialer, retry: bool, task_status: trio.TaskStatus[None]
+    ) -> Link | None:
+        if not retry:
+            return await self._unless_closed(dialer.first)
+        # From here on it is an outage like any other, so `closed` is announced at its end, too.
+        self._opened = True
+        task_status.started()
+        try:
+            return await self._unless_closed(dialer.first)
+        except ConnectionError as exc:
+            server = dialer.pool.known[-1]
+            self._server = server
+            self._emit("error", exc)
+            return await self._unless_closed(partial(dialer.again, server, exc))
 
     async def _unless_closed(self, dial: Callable[[], Awaitable[Link]]) -> Link | None:
         """`dial()`, given up at once when asked to close."""
@@ -320,4 +371,6 @@ class Connection(Traffic):
         return text.removeprefix("nats: ")
 
     def _emit(self, kind: ConnectionEventKind, error: Exception | None = None) -> None:
+        if error is not None:
+            self._last_error = error
         self._listeners.tell(ConnectionEvent(kind=kind, server=self.server, error=error))

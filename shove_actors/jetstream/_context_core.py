@@ -8,11 +8,19 @@ from typing import Any
 import msgspec
 import trio
 
-from shove_actors._errors import ApiError, JetStreamNotEnabled, NoResponders
+from shove_actors._errors import (
+    ApiError,
+    JetStreamNotEnabled,
+    JetStreamNotEnabledForAccount,
+    NoResponders,
+)
 
+from ._account import AccountInfo
 from ._api_errors import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, api_error
 from ._clock import ServerClock
 from ._connection import Connection
+from ._context_options import JetStreamOptions
+from ._request import Reply
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
@@ -21,32 +29,30 @@ _decode = msgspec.json.Decoder(dict[str, Any]).decode
 class ContextCore:
     """One API request, and what its failure means. See `JetStream`."""
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        domain: str | None = None,
-        api_prefix: str | None = None,
-        timeout: float | None = None,
-    ) -> None:
-        if domain is not None and api_prefix is not None:
-            raise ValueError("domain and api_prefix exclude each other; give one of them")
+    def __init__(self, connection: Connection, options: JetStreamOptions) -> None:
         self.connection = connection
-        self.timeout = timeout
+        #: What this context was made with. Read-only.
+        self.options = options
+        self.timeout = options.timeout
+        self.prefix = options.prefix
         #: Fed by every answer that carries the server's time.
         self.clock = ServerClock()
-        if domain is not None:
-            self.prefix = f"$JS.{domain}.API."
-        elif api_prefix is not None:
-            self.prefix = api_prefix if api_prefix.endswith(".") else api_prefix + "."
-        else:
-            self.prefix = "$JS.API."
+
+    async def ask_api(self, op: str, body: Mapping[str, Any] | None = None) -> Reply:
+        """One request to the API, seen by the hooks; the reply as it comes."""
+        payload = _encode(body) if body is not None else b""
+        subject, options = self.prefix + op, self.options
+        if options.on_request is not None:
+            options.on_request(subject, payload)
+        reply = await self.connection.request(subject, payload, timeout=self.timeout)
+        if options.on_response is not None:
+            options.on_response(subject, reply.payload)
+        return reply
 
     async def api(self, op: str, body: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """One API request. Raises the exception for the answer's `error`."""
-        payload = _encode(body) if body is not None else b""
         sent_at = trio.current_time()
-        reply = await self.connection.request(self.prefix + op, payload, timeout=self.timeout)
+        reply = await self.ask_api(op, body)
         status = reply.status
         if status is not None and status[0] == 503:
             raise NoResponders(f"nobody answers {self.prefix}{op}")
@@ -59,8 +65,13 @@ class ContextCore:
         error = answer.get("error")
         if error is not None:
             exc = api_error(error)
-            if exc.err_code in (NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT):
+            if exc.err_code == NOT_ENABLED:
                 raise self._not_enabled() from exc
+            if exc.err_code == NOT_ENABLED_FOR_ACCOUNT:
+                raise JetStreamNotEnabledForAccount(
+                    f"the server {self.connection.server} has JetStream, but not for the account "
+                    "of this user; have it enabled there"
+                ) from exc
             raise exc
         stamp = answer.get("ts")
         if isinstance(stamp, str):
@@ -80,5 +91,7 @@ class ContextCore:
             "start nats-server with the -js flag"
         )
 
-    async def account_info(self) -> dict[str, Any]:
-        return await self.call("INFO")
+    async def account_info(self) -> AccountInfo:
+        """What this account uses and may use. Raises `JetStreamNotEnabled` when nobody answers,
+        which a wrong `domain` looks like, too."""
+        return AccountInfo.read(await self.call("INFO"))

@@ -85,11 +85,16 @@ def check_creds_file(path: str, field_name: str) -> FileSecrets | Problem:
     text = read_text(path, field_name)
     if isinstance(text, Problem):
         return text
+    return check_creds_text(text, field_name, f" {path!r}")
+
+
+def check_creds_text(text: str, field_name: str, where: str = "") -> FileSecrets | Problem:
+    """As `check_creds_file`, for what stands in such a file."""
     jwt, seed = _JWT.search(text), _SEED.search(text)
     if jwt is None or seed is None:
         missing = "NATS USER JWT" if jwt is None else "USER NKEY SEED"
         return Problem(
-            f"{field_name}: {path!r} has no {missing} section, so it is no credentials file"
+            f"{field_name}:{where} has no {missing} section, so it is no credentials file"
         )
     problem = check_seed(seed[1], field_name)
     if problem is not None:

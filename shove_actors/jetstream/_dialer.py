@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import math
 import random
 import ssl
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from shove_actors._errors import AuthenticationError, ConfigError, ConnectionErr
 
 from ._address import ServerAddress
 from ._aio import Endpoint, SessionEvents, open_session
+from ._config import ChooseServer
 from ._crossing import cross
 from ._framing import MessageSink
 from ._link import Link
@@ -97,6 +99,8 @@ class Dialer:
             )
         last: Exception | None = cause
         self.pool.lost(lost)
+        if self._resolved.choose_server is not None:
+            return await self._chosen(self._resolved.choose_server, cause)
         rounds = 0
         while servers := self.pool.round():
             rounds += 1
@@ -109,11 +113,53 @@ class Dialer:
                 except ConnectionError as exc:
                     last = exc
                     self._events.on_failure(server, exc)
-                    if isinstance(exc, (AuthenticationError, TLSError)) and self.pool.refused(
-                        server
-                    ):
+                    if self._is_final(server, exc):
                         raise
-        raise ConnectionError(
+        raise self._given_up(last)
+
+    def _is_final(self, server: ServerAddress, error: ConnectionError) -> bool:
+        """The same refusal by the same server is not going to change by asking again."""
+        if isinstance(error, AuthenticationError) and self._resolved.ignore_auth_errors:
+            return False
+        return isinstance(error, (AuthenticationError, TLSError)) and self.pool.refused(server)
+
+    async def _chosen(self, choose: ChooseServer, cause: Exception | None) -> Link:
+        """`again`, where the program says which server is next."""
+        attempts, last = 0, cause
+        while servers := self.pool.round():
+            server, pause = self._choice(choose, servers, attempts)
+            await trio.sleep(pause)
+            attempts += 1
+            self.pool.tried(server)
+            try:
+                return await self._attempt(server)
+            except ConnectionError as exc:
+                last = exc
+                self._events.on_failure(server, exc)
+                if self._is_final(server, exc):
+                    raise
+        raise self._given_up(last)
+
+    def _choice(
+        self, choose: ChooseServer, servers: list[ServerAddress], attempts: int
+    ) -> tuple[ServerAddress, float]:
+        """A choice that cannot be used is reported, and replaced by the policy's own."""
+        by_name = {f"{each.host}:{each.port}": each for each in servers}
+        try:
+            name, pause = choose(tuple(by_name), attempts)
+            if name not in by_name:
+                raise ValueError(f"choose_server chose {name!r}, which is not one of its servers")
+            if not (math.isfinite(pause) and pause >= 0):
+                raise ValueError(f"choose_server returned the pause {pause!r}")
+            return by_name[name], pause
+        except Exception as exc:
+            server = servers[attempts % len(servers)]
+            self._events.on_failure(server, ConnectionError(self._text(exc)))
+            rounds = attempts // len(servers) + 1
+            return server, self._resolved.reconnect_delay(rounds, self._rng)
+
+    def _given_up(self, last: Exception | None) -> ConnectionError:
+        return ConnectionError(
             f"gave up after {self.pool.limit} reconnect attempts to each of "
             f"{', '.join(s.redacted for s in self.pool.known)}; last error: "
             f"{last if last is not None else 'the connection was lost'}"
@@ -160,7 +206,7 @@ class Dialer:
 
     async def _open(self, server: ServerAddress) -> Link:
         resolved = self._resolved
-        if resolved.creds_file is not None:
+        if resolved.creds_file is not None or resolved.credentials is not None:
             options = await trio.to_thread.run_sync(
                 resolved.client_options, server, abandon_on_cancel=True
             )

@@ -1,17 +1,35 @@
 """Configuration records and their JSON: seconds here, nanoseconds on the wire.
 
 Fields this version does not know are kept in `extra`, so that reading a configuration, changing
-one setting and writing it back erases nothing (PC-067).
+one setting and writing it back erases nothing (PC-067). A setting that this version does know may
+be given there too, in the server's own form; it ends up in its field (`absorb`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from ._times import from_datetime, to_datetime_or_none
 
 NS = 1_000_000_000
 T = TypeVar("T")
+
+NOTHING: frozenset[str] = frozenset()
+
+
+class Record(Protocol):
+    """A part of a configuration that is a record of its own. If it has `wire`, it is sent, too."""
+
+    @classmethod
+    def read(cls, raw: Mapping[str, Any]) -> Any: ...
+
+
+#: Which field holds which record, or a tuple of them.
+Records = Mapping[str, type[Record]]
+_NO_RECORDS: Records = {}
 
 
 def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -> dict[str, Any]:
@@ -21,31 +39,81 @@ def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -
         if item.name == "extra":
             continue
         value = getattr(config, item.name)
-        if value is None:
+        if value is None or (not value and item.name not in always):
             continue
         if item.name in durations:
             value = (
                 [round(v * NS) for v in value] if isinstance(value, tuple) else round(value * NS)
             )
         elif isinstance(value, tuple):
-            value = list(value)
-        if not value and value is not False and item.name not in always:
-            continue
+            value = [v.wire() if hasattr(v, "wire") else v for v in value]
+        elif isinstance(value, datetime):
+            value = from_datetime(value)
+        elif isinstance(value, Mapping):
+            value = dict(value)
+        elif hasattr(value, "wire"):
+            value = value.wire()
         out[item.name] = value
     return {**getattr(config, "extra", {}), **out}
 
 
-def from_wire(kind: type[T], raw: Mapping[str, Any], durations: frozenset[str]) -> T:
-    known = {item.name for item in fields(kind)} - {"extra"}  # type: ignore[arg-type]
+def from_wire(
+    kind: type[T],
+    raw: Mapping[str, Any],
+    durations: frozenset[str] = NOTHING,
+    *,
+    moments: frozenset[str] = NOTHING,
+    records: Records = _NO_RECORDS,
+) -> T:
+    """The record for what the server sent; what it has no field for goes to `extra`, if any."""
+    names = {item.name for item in fields(kind)}  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     extra: dict[str, Any] = {}
     for name, value in raw.items():
-        if name not in known:
+        if name not in names or name == "extra":
             extra[name] = value
-        elif name in durations:
-            values[name] = tuple(v / NS for v in value) if isinstance(value, list) else value / NS
-        else:
-            values[name] = tuple(value) if isinstance(value, list) else value
+        elif value is not None:
+            values[name] = _value(name, value, durations, moments, records)
+    if "extra" in names:
+        values["extra"] = extra
     make: Any = kind
-    result: T = make(**values, extra=extra)
+    result: T = make(**values)
     return result
+
+
+def _value(
+    name: str, value: Any, durations: frozenset[str], moments: frozenset[str], records: Records
+) -> Any:
+    if name in durations:
+        return tuple(v / NS for v in value) if isinstance(value, list) else value / NS
+    if name in moments:
+        return to_datetime_or_none(value)
+    if name in records:
+        read = records[name].read
+        return tuple(read(v) for v in value) if isinstance(value, list) else read(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def absorb(
+    config: object,
+    durations: frozenset[str] = NOTHING,
+    *,
+    moments: frozenset[str] = NOTHING,
+    records: Records = _NO_RECORDS,
+) -> None:
+    """For `__post_init__`: settings in `extra` that have a field move there.
+
+    A field that was given as well wins. Whoever read the server's words and put them in `extra`
+    before the field existed keeps working.
+    """
+    extra: Mapping[str, Any] = config.extra  # type: ignore[attr-defined]
+    rest = dict(extra)
+    for item in fields(config):  # type: ignore[arg-type]
+        if item.name in rest and item.name != "extra":
+            value = rest.pop(item.name)
+            if value is not None and getattr(config, item.name) == item.default:
+                object.__setattr__(
+                    config, item.name, _value(item.name, value, durations, moments, records)
+                )
+    if len(rest) != len(extra):
+        object.__setattr__(config, "extra", rest)

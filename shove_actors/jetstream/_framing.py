@@ -94,8 +94,9 @@ class Framing(asyncio.Protocol):
             self._closed.set_result(None)
 
     def pause_writing(self) -> None:
+        # Called within a write, which may be any Trio task's: no loop is running there.
         if self._paused is None:
-            self._paused = asyncio.get_running_loop().create_future()
+            self._paused = self._closed.get_loop().create_future()
 
     def resume_writing(self) -> None:
         paused, self._paused = self._paused, None

@@ -28,6 +28,10 @@ class Listeners:
     def add(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
+    def remove(self, listener: Listener) -> None:
+        if listener in self._listeners:
+            self._listeners.remove(listener)
+
     def tell(self, event: ConnectionEvent) -> None:
         """One that raises is logged and removed."""
         for listener in list(self._listeners):
@@ -35,7 +39,7 @@ class Listeners:
                 listener(event)
             except Exception:
                 logger.exception("a connection listener failed and was removed")
-                self._listeners.remove(listener)
+                self.remove(listener)
 
     def _call_user(self, event: ConnectionEvent) -> None:
         """The callbacks of the configuration. One that raises is logged, never passed on."""
@@ -44,6 +48,9 @@ class Listeners:
             "reconnected": self._config.on_reconnected,
             "closed": self._config.on_closed,
             "error": self._config.on_error,
+            "connected": self._config.on_connected,
+            "discovered": self._config.on_discovered,
+            "lame_duck": self._config.on_lame_duck,
         }.get(event.kind)
         if callback is not None:
             try:

@@ -2,41 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 import trio
 
 from shove_actors._groups import unwrapped
+from shove_actors._real_clock import require_trio
 
 from ._config import NatsConfig
 from ._connection import Connection
 from ._context import JetStream
+from ._context_options import JetStreamOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from ._settings import ConnectionSettings, ConnectSettings
+
+_DEFAULT = "nats://127.0.0.1:4222"
+_OF_THE_CONTEXT = frozenset(item.name for item in fields(JetStreamOptions))
+
+
+@asynccontextmanager
+async def open_connection(
+    servers: NatsConfig | str | Sequence[str] = _DEFAULT, **settings: Unpack[ConnectionSettings]
+) -> AsyncIterator[Connection]:
+    """Connect to one of `servers`: a URL, several with commas between, a list, or a `NatsConfig`.
+
+        async with open_connection("nats://a:4222, nats://b:4222", name="billing") as connection:
+            async with JetStream(connection) as js:
+                ...
+
+    Settings are the fields of `NatsConfig`. Raises `ConfigError`, or `ConnectionError` when the
+    connection cannot be had. When it is given up for good later, the block is cancelled and
+    `ConnectionError` leaves it. An exception of the block leaves it as it is; if both happen, a
+    group with both. Leaving the block flushes for at most two seconds; no task, socket or asyncio
+    loop is left.
+    """
+    require_trio("jetstream.connect")
+    connection = Connection(_config(servers, settings))
+    with unwrapped(layers=1):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(connection.run)
+            try:
+                yield connection
+            finally:
+                connection.close()
+                with trio.CancelScope(shield=True):
+                    await connection.wait_ended()
 
 
 @asynccontextmanager
 async def connect(
-    config: NatsConfig | str, *, domain: str | None = None, api_prefix: str | None = None
+    config: NatsConfig | str | Sequence[str] = _DEFAULT, **settings: Unpack[ConnectSettings]
 ) -> AsyncIterator[JetStream]:
     """Connect, hand out the JetStream API, and leave nothing behind.
 
         async with jetstream.connect("nats://localhost:4222") as js:
             print(await js.account_info())
 
-    Raises `ConfigError`, or `ConnectionError` when the connection cannot be had. When it is given
-    up for good later, the block is cancelled and `ConnectionError` leaves it. An exception of the
-    block leaves it as it is; if both happen, a group with both. Leaving the block flushes for at
-    most two seconds; no task, socket or asyncio loop is left.
+    Settings are the fields of `NatsConfig` and the options of `JetStream`. Otherwise as
+    `open_connection`; the connection is `js.connection`.
     """
-    settings = NatsConfig(config) if isinstance(config, str) else config
-    connection = Connection(settings)
-    js = JetStream(connection, domain=domain, api_prefix=api_prefix)
-    with unwrapped(layers=1):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(connection.run)
-            try:
-                yield js
-            finally:
-                connection.close()
-                with trio.CancelScope(shield=True):
-                    await connection.wait_ended()
+    all_of_them: dict[str, Any] = dict(settings)
+    options = {name: all_of_them.pop(name) for name in list(settings) if name in _OF_THE_CONTEXT}
+    async with open_connection(config, **all_of_them) as connection:
+        async with JetStream(connection, **options) as js:
+            yield js
+
+
+def _config(servers: NatsConfig | str | Sequence[str], settings: Any) -> NatsConfig:
+    if isinstance(servers, NatsConfig):
+        return replace(servers, **settings) if settings else servers
+    return NatsConfig(servers, **settings)

@@ -6,7 +6,7 @@ import logging
 import math
 import random
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from shove_actors._errors import ConfigError
 
 from ._address import ServerAddress
 from ._credentials import check_creds_file
+from ._given_credentials import Credentials, ask
 from ._problem import Problem
 
 _log = logging.getLogger("shove_actors.jetstream")
@@ -43,6 +44,12 @@ class Resolved:
     request_timeout: float
     ping_interval: float
     max_outstanding_pings: int
+    tls_handshake_first: bool = False
+    credentials: Callable[[], Credentials] | None = None
+    remember: Callable[[tuple[str, ...]], None] | None = None
+    retry_first_connect: bool = False
+    choose_server: Callable[[Sequence[str], int], tuple[str, float]] | None = None
+    ignore_auth_errors: bool = False
     secrets: tuple[str, ...] = field(default=())
 
     @property
@@ -83,6 +90,16 @@ class Resolved:
             "ping_interval": self.ping_interval,
             "max_outstanding_pings": self.max_outstanding_pings,
         }
+        if self.tls_handshake_first:
+            options["tls_handshake_first"] = True
+        if self.credentials is not None:
+            given = ask(self.credentials)
+            if self.remember is not None:
+                self.remember(given.secrets())
+            checked_options = given.client_options()
+            if isinstance(checked_options, Problem):
+                raise ConfigError(checked_options.text)
+            return options | checked_options
         if server.username is not None:
             options |= {"user": server.username, "password": server.password}
         elif server.token is not None:

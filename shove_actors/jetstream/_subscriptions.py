@@ -28,7 +28,7 @@ class Subscriptions:
 
     def __init__(self, on_failure: Callable[[Exception], None]) -> None:
         self._on_failure = on_failure
-        self._sinks: dict[int, tuple[bytes, Sink]] = {}
+        self._sinks: dict[int, tuple[bytes, Sink, bytes]] = {}
         self._next_sid = 1
 
     def __len__(self) -> int:
@@ -37,10 +37,13 @@ class Subscriptions:
     def __contains__(self, sid: int) -> bool:
         return sid in self._sinks
 
-    def add(self, subject: bytes, sink: Sink) -> int:
+    def numbers(self) -> list[int]:
+        return list(self._sinks)
+
+    def add(self, subject: bytes, sink: Sink, queue: bytes = b"") -> int:
         sid = self._next_sid
         self._next_sid += 1
-        self._sinks[sid] = (subject, sink)
+        self._sinks[sid] = (subject, sink, queue)
         return sid
 
     def remove(self, sid: int) -> None:
@@ -50,17 +53,19 @@ class Subscriptions:
         """Another subject for the same sink, from the next `replay` on."""
         entry = self._sinks.get(sid)
         if entry is not None:
-            self._sinks[sid] = (subject, entry[1])
+            self._sinks[sid] = (subject, entry[1], entry[2])
 
     def redirect(self, sid: int, sink: Sink) -> None:
         """Another sink for the same subscription, from the next message on."""
         entry = self._sinks.get(sid)
         if entry is not None:
-            self._sinks[sid] = (entry[0], sink)
+            self._sinks[sid] = (entry[0], sink, entry[2])
 
     def replay(self) -> bytes:
         """What tells a new server of all of them."""
-        return b"".join(sub(subject, sid) for sid, (subject, _) in self._sinks.items())
+        return b"".join(
+            sub(subject, sid, queue) for sid, (subject, _, queue) in self._sinks.items()
+        )
 
     def deliver(
         self,

@@ -49,7 +49,7 @@ class Traffic:
         self._state = Availability(text)
         self._link: Link | None = None
         self._server: ServerAddress | None = None
-        self.subscribe(self._replies.subject, self._replies.deliver)
+        self._inbox_sid = self.subscribe(self._replies.subject, self._replies.deliver)
 
     @property
     def connected(self) -> bool:
@@ -59,6 +59,11 @@ class Traffic:
     def server(self) -> str:
         """Redacted address of the current or last server."""
         return self._server.redacted if self._server is not None else ""
+
+    @property
+    def request_timeout(self) -> float:
+        """Seconds that a request may take by default (the configuration's)."""
+        return self._config.request_timeout
 
     async def wait_connected(self) -> None:
         """Return once connected; raise why not, once that is final."""
@@ -100,10 +105,13 @@ class Traffic:
 
     # ----------------------------------------------------------------- subscribing
 
-    def subscribe(self, subject: bytes, sink: Sink) -> int:
-        """Register a sink; replayed on every reconnect until `unsubscribe`."""
-        sid = self._subscriptions.add(subject, sink)
-        self.write(sub(subject, sid))
+    def subscribe(self, subject: bytes, sink: Sink, queue: bytes = b"") -> int:
+        """Register a sink; replayed on every reconnect until `unsubscribe`.
+
+        Of all subscribers with the same `queue` group the server gives a message to one.
+        """
+        sid = self._subscriptions.add(subject, sink, queue)
+        self.write(sub(subject, sid, queue))
         return sid
 
     async def unsubscribe(self, sid: int) -> None:
@@ -120,6 +128,26 @@ class Traffic:
                         pass
         finally:
             self._subscriptions.remove(sid)
+
+    def forget_subscription(self, sid: int) -> None:
+        """End interest at once: what is on its way finds nobody."""
+        if sid in self._subscriptions:
+            self.write(unsub(sid))
+            self._subscriptions.remove(sid)
+
+    async def _end_subscriptions(self) -> None:
+        """All but the reply inbox, which those who wait for a reply still need."""
+        sids = [sid for sid in self._subscriptions.numbers() if sid != self._inbox_sid]
+        for sid in sids:
+            self.write(unsub(sid))
+        try:
+            await self.flush(UNSUBSCRIBE_BUDGET)
+        except UnavailableError:
+            # Without a connection the interest has ended anyway.
+            pass
+        finally:
+            for sid in sids:
+                self._subscriptions.remove(sid)
 
     def move_subscription(self, sid: int, subject: bytes) -> None:
         """Another subject for the same sink, from the next connect on. Only while disconnected."""

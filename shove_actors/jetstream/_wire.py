@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from shove_actors._errors import UsageError
+from shove_actors._errors import InvalidName
 
 CRLF = b"\r\n"
 _NOT_IN_SUBJECT = re.compile(r"[\x00-\x20\x7f]")
@@ -16,18 +16,23 @@ _NOT_IN_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\]")
 
 
 def check_subject(subject: str) -> None:
-    """Raises `UsageError`: a blank or a line end in a subject would be protocol (PC-057)."""
+    """Raises `InvalidName`: a blank or a line end in a subject would be protocol (PC-057)."""
     if not subject or _NOT_IN_SUBJECT.search(subject):
-        raise UsageError(
+        raise InvalidName(
             f"subject {subject!r} is empty or contains white space or control characters; "
             "a subject is words separated by dots"
         )
 
 
+def not_in_subject(text: str) -> bool:
+    """Whether `text` cannot be a part of a subject that is published to."""
+    return not text or re.search(r"[\x00-\x20\x7f*>]", text) is not None
+
+
 def check_name(name: str, what: str) -> None:
-    """Raises `UsageError` for what no stream or consumer can be called."""
+    """Raises `InvalidName` for what no stream or consumer can be called."""
     if not isinstance(name, str) or not name or _NOT_IN_NAME.search(name):
-        raise UsageError(
+        raise InvalidName(
             f"{what} {name!r}: a name must not be empty nor contain white space, control "
             "characters or any of . * > / \\"
         )

@@ -1,0 +1,253 @@
+"""Reading an object: its chunks in order, checked against its digest."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from shove_actors._errors import (
+    CantGetBucket,
+    DigestMismatch,
+    JetStreamError,
+    NoLinkToLink,
+    ObjectCorrupt,
+    ObjectError,
+)
+
+from ._object_chunks import Progress
+from ._object_core import ObjectStoreCore
+from ._object_info import ObjectInfo
+from ._ordered_push import OrderedPush, OrderedRequest, ordered_push
+from ._store_errors import Translate, bucket_errors
+
+_HEARTBEAT = 5.0
+#: How often a reader that finds the content replaced begins with the new one.
+_TRIES = 5
+#: Written to a file at once.
+_BLOCK = 1 << 20
+
+
+class ObjectReader(trio.abc.ReceiveStream):
+    """An object's content as a stream of bytes, chunk by chunk as it was stored.
+
+        async with store.get("report.pdf") as reader:
+            print(reader.info.size)
+            async for chunk in reader:
+                ...
+
+    What has been read is the object only when the end was reached without an exception: the last
+    chunk is handed out after the digest has been compared (`DigestMismatch`). `ObjectCorrupt`:
+    chunks are missing, or nothing comes for the time of one request. Lost connections are bridged;
+    `ConnectionClosed` ends it. A cancelled read loses nothing.
+    """
+
+    def __init__(
+        self, info: ObjectInfo, push: OrderedPush | None, patience: float, translate: Translate
+    ) -> None:
+        #: The description of what is being read (of the target, if that was a link).
+        self.info = info
+        self._push = push
+        self._patience = patience
+        self._translate = translate
+        self._progress = Progress(info.size, info.digest)
+        self._rest = b""
+        self._ended = push is None
+        self._failure: ObjectError | None = None
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The next chunk, or what is left of one, at most `max_bytes` of it; b"" at the end."""
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError("max_bytes must be at least 1")
+        if self._rest:
+            await trio.lowlevel.checkpoint()
+            data, self._rest = self._rest, b""
+        elif self._failure is not None:
+            raise type(self._failure)(str(self._failure))
+        elif self._ended:
+            await trio.lowlevel.checkpoint()
+            return b""
+        else:
+            try:
+                data = await self._next()
+            except ObjectError as exc:
+                self._failure = exc
+                raise
+        if max_bytes is not None and len(data) > max_bytes:
+            data, self._rest = data[:max_bytes], data[max_bytes:]
+        return data
+
+    async def __anext__(self) -> bytes:
+        chunk = await self.receive_some()
+        if not chunk:
+            raise StopAsyncIteration
+        return chunk
+
+    async def read_all(self) -> bytes:
+        """The rest of it. Cancelled, it has lost what it had read by then."""
+        return b"".join([chunk async for chunk in self])
+
+    async def aclose(self) -> None:
+        """Read no more."""
+        self._ended = True
+        self._rest = b""
+        if self._push is not None:
+            self._push.stop()
+        await trio.lowlevel.checkpoint()
+
+    async def _next(self) -> bytes:
+        push, progress = self._push, self._progress
+        assert push is not None
+        while True:
+            heard = push.renewals
+            with trio.move_on_after(self._patience):
+                try:
+                    message = await push.buffer.receive()
+                except JetStreamError as exc:
+                    self._translate(exc)
+                    raise
+                break
+            # While there is no connection, or just a new one, nobody could send us anything.
+            if push.alive and push.renewals == heard:
+                raise self._corrupt(f"no chunk within {self._patience:g} s")
+        if message is None:
+            raise self._corrupt("its chunks are missing")
+        if not progress.add(message.payload):
+            raise self._corrupt("it has more content than it should have")
+        if progress.complete:
+            self._ended = True
+            push.stop()
+            if not progress.genuine:
+                raise DigestMismatch(
+                    f"the content of object {self.info.name!r} is not what was stored: its "
+                    "SHA-256 digest differs; discard what was read"
+                )
+        elif message.pending == 0:
+            raise self._corrupt("chunks at its end are missing")
+        return message.payload
+
+    def _corrupt(self, why: str) -> ObjectCorrupt:
+        return ObjectCorrupt(
+            f"object {self.info.name!r} cannot be read: {why}, with {self._progress.missing} of "
+            f"{self.info.size} bytes to come; store it again"
+        )
+
+
+class ObjectStoreGet(ObjectStoreCore):
+    """The part of `ObjectStore` that reads content."""
+
+    def get(
+        self, name: str, *, show_deleted: bool = False
+    ) -> AbstractAsyncContextManager[ObjectReader]:
+        """An object's content as an async byte stream, see `ObjectReader`.
+
+        A link to an object is followed, also into another bucket. With `show_deleted` a deleted
+        object is an empty stream. Entering raises `ObjectNotFound`, `CantGetBucket` (a link to a
+        bucket), `ObjectCorrupt`, `BadObjectMeta`, `ApiError`, `RequestTimeout`. Leaving it early
+        ends the transfer; no subscription is left.
+        """
+        return self._reading(name, show_deleted)
+
+    @asynccontextmanager
+    async def _reading(self, name: str, show_deleted: bool) -> AsyncIterator[ObjectReader]:
+        info = await self.info(name, show_deleted=show_deleted)
+        if info.link is not None and not info.deleted:
+            store, info = await self._target(info)
+        else:
+            store = self
+        async with store._content(info) as reader:
+            yield reader
+
+    async def _target(self, info: ObjectInfo) -> tuple[ObjectStoreGet, ObjectInfo]:
+        link = info.link
+        assert link is not None
+        if link.name is None:
+            raise CantGetBucket(
+                f"object {info.name!r} is a link to the bucket {link.bucket!r}; open that one"
+            )
+        store: ObjectStoreGet = self
+        if link.bucket != self.bucket:
+            store = await self._js.object_store(link.bucket)
+        target = await store.info(link.name)
+        if target.link is not None:
+            raise NoLinkToLink(
+                f"object {info.name!r} is a link to {link.name!r}, which is a link itself"
+            )
+        return store, target
+
+    @asynccontextmanager
+    async def _content(self, info: ObjectInfo) -> AsyncIterator[ObjectReader]:
+        if info.size == 0 or info.deleted:
+            reader = ObjectReader(info, None, self._patience, bucket_errors(self.bucket))
+            if info.digest and not info.deleted and not reader._progress.genuine:
+                raise DigestMismatch(f"object {info.name!r} is empty, but its digest is not")
+            yield reader
+            return
+        for attempt in range(_TRIES):
+            request = OrderedRequest(
+                stream=self._stream,
+                filters=(self._chunk_subject(info.nuid),),
+                heartbeat=_HEARTBEAT,
+                mark=True,
+            )
+            translate = bucket_errors(self.bucket)
+            async with ordered_push(self._js, request, translate) as push:
+                if push.initial_pending >= info.chunks:
+                    yield ObjectReader(info, push, self._patience, translate)
+                    return
+            # Removed: because there is newer content?
+            newer = await self._find(info.name, direct=False)
+            if newer is None or newer.nuid == info.nuid or attempt == _TRIES - 1:
+                break
+            if newer.deleted or newer.is_link:
+                raise ObjectCorrupt(f"object {info.name!r} was removed just now")
+            info = newer
+        raise ObjectCorrupt(
+            f"object {info.name!r} cannot be read: {push.initial_pending} of its {info.chunks} "
+            "chunks are there; store it again"
+        )
+
+    async def get_bytes(self, name: str, *, show_deleted: bool = False) -> bytes:
+        """All of an object's content, checked."""
+        async with self.get(name, show_deleted=show_deleted) as reader:
+            return await reader.read_all()
+
+    async def get_string(self, name: str, *, show_deleted: bool = False) -> str:
+        """All of an object's content as text. Raises `UnicodeDecodeError` for what is not UTF-8."""
+        return (await self.get_bytes(name, show_deleted=show_deleted)).decode()
+
+    async def get_file(
+        self, name: str, path: str | os.PathLike[str], *, show_deleted: bool = False
+    ) -> ObjectInfo:
+        """An object's content as a file, in place of what was there. Returns the description.
+
+        It is written beside it under another name and renamed when it is complete and checked; any
+        failure, and a cancellation, leave `path` as it was. Raises `OSError` as well.
+        """
+        async with self.get(name, show_deleted=show_deleted) as reader:
+            target = os.fspath(path)
+            folder, base = os.path.split(target)
+            beside = os.path.join(folder, f".{base}.{secrets.token_hex(6)}.part")
+            try:
+                async with await trio.open_file(beside, "xb") as file:
+                    block: list[bytes] = []
+                    size = 0
+                    async for chunk in reader:
+                        block.append(chunk)
+                        size += len(chunk)
+                        if size >= _BLOCK:
+                            await file.write(b"".join(block))
+                            block.clear()
+                            size = 0
+                    await file.write(b"".join(block))
+                await trio.to_thread.run_sync(os.replace, beside, target)
+            except BaseException:
+                # At once, without a thread: nothing may be waited for any more.
+                with contextlib.suppress(OSError):
+                    os.unlink(beside)
+                raise
+            return reader.info

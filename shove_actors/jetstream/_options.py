@@ -1,0 +1,35 @@
+"""Checks of numbers that callers give. Each returns the value, so that it can be used at once."""
+
+from __future__ import annotations
+
+import math
+
+from shove_actors._errors import InvalidOption
+
+
+def check_count(name: str, value: int, *, least: int = 1, most: int | None = None) -> int:
+    """A whole number in a range. Raises `InvalidOption`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a whole number")
+    if value < least or (most is not None and value > most):
+        upper = f" and at most {most}" if most is not None else ""
+        raise InvalidOption(f"{name} is {value}; it must be at least {least}{upper}")
+    return value
+
+
+def check_seconds(
+    name: str, value: float, *, least: float = 0.0, most: float | None = None
+) -> float:
+    """A finite number of seconds above 0, or from `least` on. Raises `InvalidOption`."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a number of seconds")
+    if (
+        not math.isfinite(value)
+        or value < least
+        or value <= 0
+        or (most is not None and value > most)
+    ):
+        lower = f"at least {least:g}" if least else "more than 0"
+        upper = f" and at most {most:g}" if most is not None else ""
+        raise InvalidOption(f"{name} is {value!r}; it must be {lower}{upper} seconds, and finite")
+    return value
