@@ -1,56 +1,107 @@
-"""Arguments, exit codes, and errors in one line.
+"""The commands, and what becomes of their errors: one line, and an exit code.
 
-Exit codes: 0 all is well; 1 the verdict is bad, or an error; 2 wrong usage; 3 handlers still ran
-when the drain timed out; 130 interrupted; 141 nobody reads the output any more (`| head`), as of a
-program that SIGPIPE ends.
+Exit codes of all commands: 0 all is well; 1 an error; 2 wrong usage; 3 handlers still ran when the
+drain timed out; 4 it was not done, and the command says why; 130 interrupted; 141 nobody reads the
+output any more (`| head`), as of a program that SIGPIPE ends. docs/cli.md has them by command.
+
+A command is a module with a click command named `command`, imported when it is asked for: what
+completes a word in a shell should not load all of them.
 """
 
 from __future__ import annotations
 
-import argparse
-import logging
+import os
 import sys
 from collections.abc import Iterator, Sequence
-from enum import IntEnum
-from importlib import metadata
-from pathlib import Path
+from importlib import import_module, metadata
+from typing import Final
 
-import trio
+import click
+from click.shell_completion import CompletionItem, shell_complete
 
-from shove_actors import ShoveError, UsageError
+from shove_actors._errors import ShoveError, UsageError
 
-from . import _reshard, _simulate
-from ._run import DemoOptions, Interrupted, run_demo
-from ._screen import OutputClosed, drop_output, make_screen, write_lines
-from ._tree import TreeOptions, run_tree
-from ._worker import WorkerOptions, run_worker
+from ._base import CommandFailed, Exit
+from ._run import Interrupted
+from ._screen import OutputClosed, drop_output
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
 
-WORKER_COMMAND = "_demo-worker"
-#: Seconds a handler works under chaos: without it a kill would rarely meet a handler at work.
-CHAOS_WORK_S = 0.001
+PROGRAM: Final = "shove-actors"
+COMPLETE_VARIABLE: Final = "_SHOVE_ACTORS_COMPLETE"
+
+#: Name, module, and the line of it in the help.
+COMMANDS: Final = {
+    "run": ("_run_app", "run an application: module:app"),
+    "top": ("_top", "what the server and running processes are doing, live"),
+    "doctor": ("_doctor", "look at a server, and say what to mend"),
+    "server": ("_server", "a nats-server with JetStream, for development"),
+    "topology": ("_topology", "compare topics with a server, and create their streams"),
+    "dlq": ("_dlq", "look at dead letters, replay them, throw them away"),
+    "poisoned": ("_poisoned", "keys of FAIL_ALL topics that wait to be released"),
+    "stress": ("_stress", "throughput and latency by handler, consumers and prefetch"),
+    "demo": ("_demo", "27,004 real flights through a sequenced topic, and a verdict"),
+    "tree": ("_tree", "the supervision tree of the demo while it runs"),
+    "reshard": ("_reshard", "change the number of shards of a topic in use"),
+    "simulate-autoscaler": ("_simulate", "what the autoscaler would do with a load"),
+    "completion": ("_completion", "completion for bash, zsh or fish"),
+}
+#: Not for people.
+HIDDEN: Final = {"_demo-worker": "_demo_worker"}
 
 
-class Exit(IntEnum):
-    """What the command exits with."""
+class Commands(click.Group):
+    """The group of all commands; none is imported before it is asked for."""
 
-    OK = 0
-    FAILED = 1
-    USAGE = 2
-    DRAIN_TIMEOUT = 3
-    INTERRUPTED = 130
-    OUTPUT_CLOSED = 141
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = COMMANDS[cmd_name][0] if cmd_name in COMMANDS else HIDDEN.get(cmd_name)
+        if module is None:
+            return None
+        found = import_module(f".{module}", __package__).command
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        found = [
+            CompletionItem(name, help=text)
+            for name, (_, text) in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        # Without `click.Group`'s own, which would import every command.
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
+
+
+def version() -> str:
+    try:
+        return metadata.version("shove-actors")
+    except metadata.PackageNotFoundError:
+        return "(not installed)"
+
+
+@click.group(
+    PROGRAM,
+    cls=Commands,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 90},
+    epilog="Exit codes: 0 all is well; 1 an error or a bad verdict; 2 wrong usage; 3 handlers "
+    "still ran when the drain timed out; 4 not done, for a reason that is given; 130 interrupted; "
+    "141 nobody reads the output.",
+    no_args_is_help=False,
+)
+@click.version_option(version(), prog_name=PROGRAM, message="%(prog)s %(version)s")
+def commands() -> None:
+    """Reliable messaging on NATS JetStream as supervised Trio actors."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line `argv` (default: the process's own) and returns its exit code.
-
-    Errors of the library and of the system are one line on standard error; anything else is a bug
-    and raises.
-    Wrong usage raises `SystemExit(2)`, as argparse does.
-    """
+    """See `shove_actors.cli.main`."""
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     finally:
@@ -61,139 +112,30 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    instruction = os.environ.get(COMPLETE_VARIABLE)
+    if instruction:
+        return shell_complete(commands, {}, PROGRAM, COMPLETE_VARIABLE, instruction)
     try:
-        if arguments[:1] == [WORKER_COMMAND]:
-            return _worker(arguments[1:])
-        options = _options(arguments)
-        if options.command == _simulate.COMMAND:
-            write_lines(sys.stdout, _simulate.run(options))
-            return Exit.OK
-        if options.command == _reshard.COMMAND:
-            return _reshard.run(options)
-        if options.command == "tree":
-            tree = TreeOptions(shards=options.shards, memory=options.memory, rules=options.rules)
-            return trio.run(run_tree, tree, sys.stdout)
-        return _demo(options)
-    except KeyboardInterrupt:
+        with commands.make_context(PROGRAM, arguments) as context:
+            done = commands.invoke(context)
+        return done if isinstance(done, int) else Exit.OK
+    except click.exceptions.Exit as exc:
+        raise SystemExit(exc.exit_code) from None
+    except click.ClickException as exc:
+        raise SystemExit(_say(_usage(exc), Exit.USAGE)) from None
+    except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", Exit.INTERRUPTED)
+    except BrokenPipeError:
+        return Exit.OUTPUT_CLOSED
     except (ShoveError, OSError, BaseExceptionGroup) as error:
         return _explain(error)
 
 
-def _options(arguments: list[str]) -> argparse.Namespace:
-    try:
-        return _parser().parse_args(arguments)
-    except BrokenPipeError:
-        # `--help | head`; newer versions of argparse pass over it themselves.
-        raise OutputClosed("nobody reads the output any more") from None
-
-
-def _demo(options: argparse.Namespace) -> int:
-    work_s = options.work_ms / 1000 if options.work_ms is not None else None
-    if work_s is None:
-        work_s = CHAOS_WORK_S if options.chaos else 0.0
-    demo = DemoOptions(
-        count=options.count,
-        shards=options.shards,
-        chaos=options.chaos,
-        seed=options.seed,
-        work_s=work_s,
-        store=options.store,
-    )
-    return trio.run(run_demo, demo, make_screen(plain=options.plain))
-
-
-def _worker(arguments: Sequence[str]) -> int:
-    parser = argparse.ArgumentParser(prog=f"shove-actors {WORKER_COMMAND}")
-    parser.add_argument("--url", required=True)
-    parser.add_argument("--journals", type=Path, required=True)
-    parser.add_argument("--name", required=True)
-    parser.add_argument("--shards", type=_positive, required=True)
-    parser.add_argument("--work-ms", type=_not_negative, required=True)
-    parser.add_argument("--ack-wait", type=_not_negative, required=True)
-    options = parser.parse_args(arguments)
-    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    return trio.run(
-        run_worker,
-        WorkerOptions(
-            url=options.url,
-            journals=options.journals,
-            name=options.name,
-            shards=options.shards,
-            work_s=options.work_ms / 1000,
-            ack_wait_s=options.ack_wait,
-        ),
-    )
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="shove-actors",
-        description="Reliable messaging on NATS JetStream as supervised Trio actors.",
-        epilog="Exit codes: 0 all is well; 1 a bad verdict or an error; 2 wrong usage; 3 handlers "
-        "still ran when the drain timed out; 130 interrupted; 141 nobody reads the output.",
-    )
-    parser.add_argument("--version", action="version", version=f"%(prog)s {_version()}")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    demo = commands.add_parser(
-        "demo",
-        help="27,004 real flights through a sequenced topic, and a verdict",
-        description="Publishes the flights that left New York in January 2013, in order per "
-        "aircraft, to a nats-server of its own, consumes them, and judges what the handlers saw.",
-    )
-    demo.add_argument(
-        "--chaos",
-        action="store_true",
-        help="kill the server three times and a consumer process twice on the way",
-    )
-    demo.add_argument("--seed", type=int, default=1, help="chooses the kills (default 1)")
-    demo.add_argument("--count", type=_positive, metavar="N", help="only the first N flights")
-    demo.add_argument("--shards", type=_positive, default=8, metavar="N", help="default 8")
-    demo.add_argument(
-        "--work-ms",
-        type=_not_negative,
-        metavar="MS",
-        help="how long a handler works (default 0; 1 with --chaos)",
-    )
-    demo.add_argument("--store", type=Path, metavar="DIR", help="keep the store and journals here")
-    demo.add_argument("--plain", action="store_true", help="lines instead of a live view")
-    tree = commands.add_parser(
-        "tree",
-        help="the supervision tree of the demo while it runs",
-        description="Starts the demo's consumers on a nats-server of their own (in memory if there "
-        "is none), lets flights flow, and draws the tree at that moment: states, restarts, last "
-        "exits, waiting messages.",
-    )
-    tree.add_argument("--shards", type=_positive, default=8, metavar="N", help="default 8")
-    tree.add_argument("--memory", action="store_true", help="without a server")
-    tree.add_argument("--rules", action="store_true", help="how each is treated, not how it is")
-    _simulate.add_parser(commands.add_parser, _positive)
-    _reshard.add_parser(commands.add_parser, _positive, _not_negative)
-    return parser
-
-
-def _positive(text: str) -> int:
-    value = int(text) if text.isdecimal() else 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
-    return value
-
-
-def _not_negative(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
-
-
-def _version() -> str:
-    try:
-        return metadata.version("shove-actors")
-    except metadata.PackageNotFoundError:
-        return "(not installed)"
+def _usage(error: click.ClickException) -> str:
+    text = error.format_message().rstrip().replace("\n", " ")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    path = context.command_path if context is not None else PROGRAM
+    return f"{text}{'' if text.endswith('.') else '.'} See: {path} --help"
 
 
 def _explain(error: BaseException) -> int:
@@ -206,8 +148,11 @@ def _explain(error: BaseException) -> int:
     foreign = [leaf for leaf in leaves if not isinstance(leaf, ShoveError | OSError)]
     if foreign or not leaves:
         raise error
-    usage = isinstance(leaves[0], UsageError)
-    return _say(str(leaves[0]).replace("\n", " "), Exit.USAGE if usage else Exit.FAILED)
+    first = leaves[0]
+    code = Exit.USAGE if isinstance(first, UsageError) else Exit.FAILED
+    if isinstance(first, CommandFailed):
+        code = Exit(first.code)
+    return _say(str(first).replace("\n", " "), code)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -219,5 +164,5 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _say(text: str, code: Exit) -> int:
-    print(f"shove-actors: {text}", file=sys.stderr)
+    print(f"{PROGRAM}: {text}", file=sys.stderr)
     return code

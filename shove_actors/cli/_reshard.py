@@ -8,11 +8,9 @@ it again, with the same number to go on, or with the old one to go back.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Callable
 from typing import Final
 
+import click
 import trio
 
 from shove_actors import (
@@ -22,69 +20,76 @@ from shove_actors import (
     TopologyBuilder,
     open_broker,
 )
+from shove_actors.backends import Resharded
 
+from ._base import (
+    NOT_NEGATIVE,
+    POSITIVE,
+    CommandFailed,
+    Exit,
+    connection_options,
+    json_option,
+    print_json,
+    print_lines,
+)
 from ._run import until_signal
 
-COMMAND: Final = "reshard"
-NOT_DRAINED: Final = 4
 DEFAULT_TIMEOUT_S: Final = 60.0
 
 
-def add_parser(
-    add: Callable[..., argparse.ArgumentParser],
-    positive: Callable[[str], int],
-    seconds: Callable[[str], float],
-) -> None:
-    parser = add(
-        COMMAND,
-        help="change the number of shards of a topic in use",
-        description="Closes the stream to publishers, lets the running consumers drain it, and "
-        "opens it with the new number. Keys keep their order.",
-        epilog="Exit codes: 0 done; 1 an error; 2 wrong usage, or a stream that cannot be changed "
-        "so; 4 not drained in time, and 130 interrupted: then the old number stays.",
-    )
-    parser.add_argument("--url", required=True, help="of the NATS server")
-    parser.add_argument("--queue", required=True, metavar="Q", help="the topic's queue")
-    parser.add_argument("--shards", required=True, type=positive, metavar="N", help="new number")
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=DEFAULT_TIMEOUT_S,
-        metavar="S",
-        help=f"seconds for the consumers to drain it (default {DEFAULT_TIMEOUT_S:g})",
-    )
+@click.command(
+    "reshard",
+    epilog="Exit codes: 0 done; 1 an error; 2 wrong usage, or a stream that cannot be changed so; "
+    "4 not drained in time, and 130 interrupted: then the old number stays.",
+)
+@connection_options(required=True)
+@click.option("--queue", required=True, metavar="Q", help="The topic's queue.")
+@click.option("--shards", required=True, type=POSITIVE, help="New number.")
+@click.option(
+    "--timeout",
+    type=NOT_NEGATIVE,
+    default=DEFAULT_TIMEOUT_S,
+    help=f"Seconds for the consumers to drain it (default {DEFAULT_TIMEOUT_S:g}).",
+)
+@json_option
+def command(config: NatsConfig, queue: str, shards: int, timeout: float, as_json: bool) -> None:
+    """Change the number of shards of a topic in use.
 
-
-def run(options: argparse.Namespace) -> int:
-    """Returns the exit code; raises what the library raises otherwise, and `Interrupted`."""
+    Closes the stream to publishers, lets the running consumers drain it, and opens it with the new
+    number. Keys keep their order.
+    """
     try:
-        print(trio.run(_reshard, options))
+        done = trio.run(_reshard, config, queue, shards, timeout)
     except ReshardTimeout as exc:
-        print(f"shove-actors: {exc}", file=sys.stderr)
-        return NOT_DRAINED
-    return 0
+        raise CommandFailed(str(exc), Exit.NOT_DONE) from None
+    if as_json:
+        print_json(
+            {"queue": queue, "was": done.was, "now": done.now, "durables_deleted": done.durables}
+        )
+        return
+    said = f"{queue}: {done.was} shards -> {done.now}"
+    if done.durables:
+        said += f", {done.durables} durables without a shard deleted"
+    print_lines(said)
 
 
-async def _reshard(options: argparse.Namespace) -> str:
+async def _reshard(config: NatsConfig, queue: str, shards: int, timeout: float) -> Resharded:
     topology = (
-        TopologyBuilder(options.queue)
+        TopologyBuilder(queue)
         .sequenced(SequenceFailure.SKIP)
-        .routing_shards(options.shards)
+        .routing_shards(shards)
         .allow_message_loss()  # only its main stream is looked at
         .build()
     )
     failure: ReshardTimeout | None = None
-    said = ""
+    done: Resharded | None = None
     async with until_signal():
-        async with open_broker(NatsConfig(options.url, name="reshard")) as broker:
+        async with open_broker(config) as broker:
             try:
-                done = await broker.backend.reshard(topology, options.timeout)
+                done = await broker.backend.reshard(topology, timeout)
             except ReshardTimeout as exc:
                 failure = exc  # outside, so that it comes out bare
-            else:
-                said = f"{options.queue}: {done.was} shards -> {done.now}"
-                if done.durables:
-                    said += f", {done.durables} durables without a shard deleted"
     if failure is not None:
         raise failure
-    return said
+    assert done is not None
+    return done

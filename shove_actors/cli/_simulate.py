@@ -2,51 +2,71 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import click
 
 from shove_actors._errors import UsageError
 from shove_actors.runtime import AutoscalerConfig, ProportionalStrategy, ThresholdStrategy
 from shove_actors.runtime._simulation import SHAPES, Simulation, shape, simulate
 
+from ._base import POSITIVE, print_lines
 from ._flights import read_flights
 
-COMMAND = "simulate-autoscaler"
 FLIGHTS = "flights"
 MINUTES_PER_DAY = 24 * 60
 _BARS = " .:-=+*#%@"
 
 
-def add_parser(add: Callable[..., argparse.ArgumentParser], positive: Callable[[str], int]) -> None:
-    parser = add(
-        COMMAND,
-        help="what the autoscaler would do with a load",
-        description="Runs the autoscaler's own decisions against a simulated queue. The load "
-        "'flights' is the demo's: scheduled departures by the minute, one minute per second.",
-    )
-    parser.add_argument("--load", choices=[*SHAPES, FLIGHTS], default="step")
-    parser.add_argument("--strategy", choices=["threshold", "proportional"], default="threshold")
-    parser.add_argument("--min", type=positive, default=1, metavar="N", help="default 1")
-    parser.add_argument("--max", type=positive, default=10, metavar="N", help="default 10")
-    parser.add_argument(
-        "--takes", type=positive, default=1, metavar="N", help="handlers of one consumer at once"
-    )
-    parser.add_argument(
-        "--service", type=float, default=1.0, metavar="S", help="seconds per message (default 1)"
-    )
-    parser.add_argument("--poll-interval", type=float, default=5.0, metavar="S")
-    parser.add_argument("--hysteresis", type=float, default=10.0, metavar="S")
-    parser.add_argument("--cooldown", type=float, default=30.0, metavar="S")
-    parser.add_argument("--days", type=positive, default=2, metavar="N", help="of flights")
-    parser.add_argument("--json", action="store_true", help="every sample, as one JSON object")
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    """Durations in seconds. `takes`: handlers of one consumer at once; `days`: of flights."""
+
+    load: str
+    strategy: str
+    minimum: int
+    maximum: int
+    takes: int
+    service: float
+    poll_interval: float
+    hysteresis: float
+    cooldown: float
+    days: int
 
 
-def run(options: argparse.Namespace) -> list[str]:
-    """The lines to print. Raises `UsageError` for numbers that make no sense."""
-    if options.min > options.max:
-        raise UsageError(f"--min {options.min} is above --max {options.max}")
+@click.command(
+    "simulate-autoscaler", epilog="Exit codes: 0 simulated; 2 numbers that make no sense."
+)
+@click.option("--load", type=click.Choice([*SHAPES, FLIGHTS]), default="step")
+@click.option("--strategy", type=click.Choice(["threshold", "proportional"]), default="threshold")
+@click.option("--min", "minimum", type=POSITIVE, default=1, help="Default 1.")
+@click.option("--max", "maximum", type=POSITIVE, default=10, help="Default 10.")
+@click.option("--takes", type=POSITIVE, default=1, help="Handlers of one consumer at once.")
+@click.option("--service", type=float, default=1.0, help="Seconds per message (default 1).")
+@click.option("--poll-interval", type=float, default=5.0, metavar="S")
+@click.option("--hysteresis", type=float, default=10.0, metavar="S")
+@click.option("--cooldown", type=float, default=30.0, metavar="S")
+@click.option("--days", type=POSITIVE, default=2, help="Of flights.")
+@click.option("--json", "as_json", is_flag=True, help="Every sample, as one JSON object.")
+def command(as_json: bool, **options: Any) -> None:
+    """What the autoscaler would do with a load.
+
+    Runs the autoscaler's own decisions against a simulated queue. The load 'flights' is the demo's:
+    scheduled departures by the minute, one minute per second.
+    """
+    given = SimulateOptions(**options)
+    result = run(given)
+    print_lines(*([_as_json(result)] if as_json else _drawn(given, result)))
+
+
+def run(options: SimulateOptions) -> Simulation:
+    """Raises `UsageError` for numbers that make no sense."""
+    if options.minimum > options.maximum:
+        raise UsageError(f"--min {options.minimum} is above --max {options.maximum}")
     strategy = ThresholdStrategy() if options.strategy == "threshold" else ProportionalStrategy()
     config = AutoscalerConfig(
         poll_interval=options.poll_interval,
@@ -55,14 +75,13 @@ def run(options: argparse.Namespace) -> list[str]:
         strategy=strategy,
     )
     arrivals = flights_by_minute(options.days) if options.load == FLIGHTS else shape(options.load)
-    result = simulate(
+    return simulate(
         arrivals,
         config,
-        consumers=(options.min, options.max),
+        consumers=(options.minimum, options.maximum),
         takes=options.takes,
         service_s=options.service,
     )
-    return [_as_json(result)] if options.json else _drawn(options, result)
 
 
 def flights_by_minute(days: int) -> list[int]:
@@ -92,7 +111,7 @@ def _as_json(result: Simulation) -> str:
     )
 
 
-def _drawn(options: argparse.Namespace, result: Simulation) -> list[str]:
+def _drawn(options: SimulateOptions, result: Simulation) -> list[str]:
     samples = result.samples
     rows = [
         ("arrived", [s.arrived for s in samples]),
@@ -101,7 +120,7 @@ def _drawn(options: argparse.Namespace, result: Simulation) -> list[str]:
         ("consumers", [s.consumers for s in samples]),
     ]
     lines = [
-        f"load {options.load}, {options.strategy} strategy, {options.min} to {options.max} "
+        f"load {options.load}, {options.strategy} strategy, {options.minimum} to {options.maximum} "
         f"consumers of {options.takes}, {options.service:g} s per message",
         f"{samples[-1].at:.0f} s simulated; each column is the most of its part",
         "",

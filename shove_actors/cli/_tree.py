@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final, TextIO
 
+import click
 import trio
 
 from shove_actors import (
@@ -26,6 +28,7 @@ from shove_actors.embedded import find_binary
 from shove_actors.embedded._binary import ENVIRONMENT_VARIABLE
 from shove_actors.runtime._tree import rules
 
+from ._base import POSITIVE
 from ._flights import Flight, flights_topic, read_flights
 from ._handling import NEVER_DEPARTED
 from ._publishing import BATCH
@@ -155,3 +158,21 @@ async def _backend(options: TreeOptions) -> AsyncIterator[tuple[NatsConfig | Mem
                 yield NatsConfig(server.url, name="tree"), f"on a nats-server at {server.url}"
             return
     yield MemoryConfig(), f"in memory, {why}"
+
+
+@click.command(
+    "tree",
+    epilog="Exit codes: 0 drawn; 1 an error; 2 wrong usage; 3 the drain timed out; "
+    "130 interrupted.",
+)
+@click.option("--shards", type=POSITIVE, default=8, help="Default 8.")
+@click.option("--memory", is_flag=True, help="Without a server.")
+@click.option("--rules", is_flag=True, help="How each is treated, not how it is.")
+def command(shards: int, memory: bool, rules: bool) -> int:
+    """The supervision tree of the demo while it runs.
+
+    Starts the demo's consumers on a nats-server of their own (in memory if there is none), lets
+    flights flow, and draws the tree at that moment: states, restarts, last exits, waiting messages.
+    The tree of an application of yours is shown by `run --top` and by `top`.
+    """
+    return trio.run(run_tree, TreeOptions(shards=shards, memory=memory, rules=rules), sys.stdout)
