@@ -2,6 +2,7 @@
 
 from . import _margins as margins
 from ._delivery import Delivery as Delivery
+from ._keyed_lane import KeyedLane as KeyedLane
 from ._lane_buffer import BUSY_S as BUSY_S
 from ._lane_buffer import PAUSE_S as PAUSE_S
 from ._lane_buffer import LaneBuffer as LaneBuffer
@@ -12,6 +13,7 @@ from ._port import BackendEvent as BackendEvent
 from ._port import Backlog as Backlog
 from ._port import Capabilities as Capabilities
 from ._port import Kept as Kept
+from ._port import KeyedSpec as KeyedSpec
 from ._port import Lane as Lane
 from ._port import LaneSpec as LaneSpec
 from ._port import LaneStatistics as LaneStatistics
@@ -19,6 +21,7 @@ from ._port import Mark as Mark
 from ._port import Post as Post
 from ._port import PostWatch as PostWatch
 from ._port import Stored as Stored
+from ._port import StreamEnd as StreamEnd
 from ._reshard import Resharded as Resharded
 from ._tenure import Tenure as Tenure
 
@@ -32,6 +35,8 @@ __all__ = [
     "Capabilities",
     "Delivery",
     "Kept",
+    "KeyedLane",
+    "KeyedSpec",
     "Lane",
     "LaneBuffer",
     "LaneClosed",
@@ -42,6 +47,7 @@ __all__ = [
     "PostWatch",
     "Resharded",
     "Stored",
+    "StreamEnd",
     "Tenure",
     "margins",
 ]

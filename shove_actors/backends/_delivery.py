@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from shove_actors.messaging import decode_headers
@@ -25,6 +25,7 @@ class Delivery:
         "_headers",
         "arrived_at",
         "fenced",
+        "key",
         "lane",
         "leased_at",
         "lost",
@@ -91,6 +92,8 @@ class Delivery:
         self.successor: Delivery | None = None
         #: On a shard: the unbroken run of deliveries it belongs to (see `_tenure.py`); 0: unknown.
         self.tenure = 0
+        #: On a keyed lane: whose turn it takes.
+        self.key: Hashable = None
         self._headers: Mapping[str, str] | None = None
 
     @property

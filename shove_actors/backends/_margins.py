@@ -19,6 +19,11 @@ What the server has done by the time a *re*delivery on a shard is begun:
 
     it has read what was waiting in its sockets when it was resumed    STALE_ACK_GRACE_S
 
+What has passed by the time a durable that was deleted is made anew, by a lane that knew it: every
+lease of the old one if something is stored that it may have delivered, else DELETED_GRACE_S. The
+deletion ends all leases at once, and on the server nothing is left of them; whoever is connected
+hears of it and cancels its handler, but whoever is cut off only does at the end of its own lease.
+
 Listed for operators in docs/operations.md, and tested in tests/durability/test_fencing.py.
 """
 
@@ -68,6 +73,12 @@ STALE_ACK_GRACE_S: Final = 0.5
 #: The same for a redelivery that a failed attempt accounts for. It was given back by a NAK, which
 #: the server had read: only a lease that ended while that NAK waited unread could look the same.
 RETURNED_GRACE_S: Final = 0.05
+#: A durable was deleted: for so long nobody reads the one that takes its place. Those who had its
+#: messages hear of the deletion within milliseconds, by the pull that it ended, and are to have
+#: cancelled their handlers by then. On a shard, what the old one may have delivered has a whole
+#: lease instead. A process that is just starting makes a durable without knowing that there was
+#: another: it waits as well if its stream has ever given a message away.
+DELETED_GRACE_S: Final = 0.5
 #: A killed server forgets what it did in its last moments (it writes the state of a consumer a few
 #: times a second): ten times the longest time that one was seen to forget.
 FORGETFUL_S: Final = 1.0

@@ -18,7 +18,7 @@ Shapes that matter:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -106,6 +106,20 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KeyedSpec:
+    """A shard whose keys run side by side, in one process at a time (`_ownership.py`).
+
+    `record`: the name under which its owner is recorded, beside the stream. `max_in_flight`:
+    deliveries in handlers at once. `key_of`: whose turn a delivery takes; called once for each, it
+    must not raise.
+    """
+
+    record: str
+    max_in_flight: int
+    key_of: Callable[[Delivery], Hashable]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LaneSpec:
     """One durable to read from.
 
@@ -120,6 +134,7 @@ class LaneSpec:
     credit: int = 1
     max_ack_pending: int = 1000
     ack_wait_s: float = 30.0
+    keyed: KeyedSpec | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,6 +166,16 @@ class Kept:
     payload: bytes
     raw_headers: bytes | None
     timestamp_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnd:
+    """`sequence`: of the newest message that a stream was given. `made`: names one stream among
+    all that had its name; sequences of another one mean nothing here.
+    """
+
+    sequence: int
+    made: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -342,14 +367,39 @@ class Backend(Protocol):
         """All that stand there, by name."""
         ...
 
+    async def keeps_marks(self, queue: str) -> bool:
+        """Whether the queue has a place for marks: a FAIL_ALL topic was declared for it."""
+        ...
+
+    def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
+        """Hear of every mark that anybody puts or takes away, until what this returns is called.
+
+        Of a mark that was written after a look at it, `changed` is called before any delivery that
+        was published after the writing had returned (in a cluster: once the announcement is
+        there). Nothing is heard while there is no connection.
+        """
+        ...
+
     async def last_sequence(self, stream: str) -> int:
         """Of the newest message that the stream was given. Raises `TopicNotDeclared`."""
+        ...
+
+    async def stream_end(self, stream: str) -> StreamEnd:
+        """`last_sequence`, and of which stream of that name. Raises `TopicNotDeclared`."""
         ...
 
     async def next_message(self, stream: str, sequence: int) -> Kept | None:
         """The first message at or after `sequence`, nothing is delivered. None: there is none.
 
         As `read_mark`, it sees everything that was acknowledged. Raises `TopicNotDeclared`.
+        """
+        ...
+
+    async def next_messages(self, stream: str, sequence: int) -> Sequence[Kept]:
+        """The first messages at or after `sequence`, as many as can be had for one wait.
+
+        In order and without a gap; none only if there are no more. One that was deleted a moment
+        ago may be among them. Raises `TopicNotDeclared`.
         """
         ...
 

@@ -40,6 +40,7 @@ from ._header_names import ORIGINAL_QUEUE as ORIGINAL_QUEUE
 from ._header_names import ORIGINAL_SEQUENCE as ORIGINAL_SEQUENCE
 from ._header_names import ORIGINAL_STREAM as ORIGINAL_STREAM
 from ._header_names import ORIGINAL_SUBJECT as ORIGINAL_SUBJECT
+from ._header_names import POISONING as POISONING
 from ._header_names import PUBLISHED_AT as PUBLISHED_AT
 from ._header_names import RETRY_COUNT as RETRY_COUNT
 from ._header_names import STATUS as STATUS
@@ -69,6 +70,7 @@ from ._metadata import stored_of as stored_of
 from ._names import attempts_stream as attempts_stream
 from ._names import bucket_stream as bucket_stream
 from ._names import bucket_subject as bucket_subject
+from ._names import owners_bucket as owners_bucket
 from ._names import poison_bucket as poison_bucket
 from ._outcome import Defer as Defer
 from ._outcome import Outcome as Outcome
@@ -78,12 +80,15 @@ from ._outcome import Unaudited as Unaudited
 from ._poison import Control as Control
 from ._poison import PoisonedKey as PoisonedKey
 from ._poison import PoisonRecord as PoisonRecord
+from ._poison import control_headers as control_headers
 from ._poison import decode_record as decode_record
 from ._poison import encode_record as encode_record
 from ._poison import letter_id as letter_id
 from ._poison import letter_origin as letter_origin
 from ._poison import mark_name as mark_name
 from ._poison import poison_record as poison_record
+from ._poison import poisoning_of as poisoning_of
+from ._poison import skip_refusal as skip_refusal
 from ._resharding import RESHARDED as RESHARDED
 from ._resharding import ShardLayout as ShardLayout
 from ._resharding import closed_subject as closed_subject
@@ -150,6 +155,7 @@ __all__ = [
     "ORIGINAL_SEQUENCE",
     "ORIGINAL_STREAM",
     "ORIGINAL_SUBJECT",
+    "POISONING",
     "PUBLISHED_AT",
     "RAW",
     "RESHARDED",
@@ -198,6 +204,7 @@ __all__ = [
     "bucket_subject",
     "check_collisions",
     "closed_subject",
+    "control_headers",
     "copy_headers",
     "dead_headers",
     "dead_id",
@@ -225,8 +232,10 @@ __all__ = [
     "matches",
     "origin_of",
     "overlap",
+    "owners_bucket",
     "poison_bucket",
     "poison_record",
+    "poisoning_of",
     "publish_refusal",
     "read_counter",
     "redeliveries",
@@ -242,6 +251,7 @@ __all__ = [
     "sanitise_detail",
     "shard_of",
     "shard_subjects",
+    "skip_refusal",
     "stored_of",
     "trace_id_of",
     "validate_message_id",

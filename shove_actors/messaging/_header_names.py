@@ -23,6 +23,9 @@ KEY = "Shove-Key"
 CONTROL = "Shove-Control"
 """A message of ours to the consumers of a topic; no handler sees it."""
 
+POISONING = "Shove-Poisoning"
+"""Which poisoning of its key a control message is about (`poisoning_of`)."""
+
 DUE_AFTER = "Shove-Due-After-Ms"
 """A held message's own delay in milliseconds; absent: that of its hold queue."""
 

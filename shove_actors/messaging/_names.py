@@ -113,6 +113,11 @@ def poison_bucket(queue: str) -> str:
     return f"{queue}-poison"
 
 
+def owners_bucket(queue: str) -> str:
+    """The key-value bucket that says who handles which shard of a keyed topic."""
+    return f"{queue}-owners"
+
+
 def bucket_stream(bucket: str) -> str:
     """The stream behind a key-value bucket, as every NATS client names it."""
     return f"KV_{bucket}"

@@ -9,6 +9,16 @@ The bucket's key is a function of the sequence key, and no two sequence keys sha
 key may be any str, a bucket key may not (it is part of a subject), so the first two characters say
 how it was made. `k-` is the sequence key itself, `b-` its UTF-8 in base64url, `h-` the SHA-256 of a
 long one.
+
+A *poisoning* is what begins when a key is poisoned and ends when it is released. Its record may be
+replaced meanwhile: a replay that stops at another letter writes that one into it. A request to
+replay is made by somebody who looked at one poisoning, and may arrive when that is over and the key
+was poisoned again, by messages that nobody has looked at. So a request names its poisoning
+(`poisoning_of`): by the revision of the record that began it, and when that one's message was
+stored. Revisions of a bucket are never given twice, so after a release, when the record is gone,
+no later record has the name: what replaces a record copies it (`began`), what is written where
+there is none has its own revision, which is a newer one. The store time is for a bucket that was
+deleted and made anew, where revisions start over: its messages are newer.
 """
 
 from __future__ import annotations
@@ -24,10 +34,21 @@ from typing import Final
 
 import msgspec
 
+from shove_actors._errors import TopologyError
+
 from ._death import sanitise_detail
-from ._header_names import MESSAGE_ID, MSG_ID, ORIGIN, ORIGINAL_SEQUENCE
+from ._header_names import (
+    CONTROL,
+    KEY,
+    MESSAGE_ID,
+    MSG_ID,
+    ORIGIN,
+    ORIGINAL_SEQUENCE,
+    POISONING,
+)
 from ._headers import decode_key, encode_key
 from ._ids import logical_id
+from ._names import poison_bucket, shown
 from ._times import from_rfc3339
 
 #: A bucket key longer than this would be one that people cannot read either.
@@ -43,6 +64,30 @@ class Control(str, Enum):
 
     REPLAY = "replay"
     """Handle the dead letters of the poisoned key, then let it go on."""
+
+
+def control_headers(
+    control: Control, *, key: str, poisoning: str, message_id: str
+) -> dict[str, str]:
+    """Headers of a message to the consumers of a topic about one poisoning of a key."""
+    return {
+        MSG_ID: message_id,
+        CONTROL: control.value,
+        KEY: encode_key(key),
+        POISONING: poisoning,
+    }
+
+
+def skip_refusal(queue: str) -> TopologyError:
+    """The queue has a bucket of poisoned keys, and a topic without FAIL_ALL names it."""
+    bucket = poison_bucket(queue)
+    return TopologyError(
+        f"topic {shown(queue)} says SequenceFailure.SKIP, but it has the bucket {shown(bucket)} of "
+        "poisoned keys, so other programs say FAIL_ALL: this one would handle messages of keys "
+        "that are poisoned for the others. Use .sequenced(SequenceFailure.FAIL_ALL) here too. To "
+        "change the topic for good, stop every program that says FAIL_ALL, then delete the bucket "
+        f"(`nats kv del {bucket}`), which releases every key"
+    )
 
 
 def mark_name(key: str) -> str:
@@ -79,7 +124,9 @@ class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     """As it is stored. `shove_key` is the exact key, spelled as in the header; `key` is for people.
 
     `stored_ns`: when the poisoning message was stored. `retries`: how often it had been retried.
-    `replay`: the control message whose replay stopped here, "" if none did.
+    `replay`: the control message whose replay stopped here, "" if none did. `began`: the name of
+    the poisoning, "" in the record that began it. `letters_after`: all its dead letters are behind
+    this sequence of the dead-letter queue `letters_in` (`StreamEnd.made`).
     """
 
     shove_key: str
@@ -94,6 +141,9 @@ class PoisonRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     retries: int = 0
     poisoned_at: str = ""
     replay: str = ""
+    began: str = ""
+    letters_after: int = 0
+    letters_in: str = ""
 
     def about(self, sequence: int, stored_ns: int) -> bool:
         """Whether it was this stored message that poisoned the key."""
@@ -125,6 +175,9 @@ def poison_record(
     retries: int,
     poisoned_at: str,
     replay: str = "",
+    began: str = "",
+    letters_after: int = 0,
+    letters_in: str = "",
 ) -> PoisonRecord:
     """A record whose every text can be written: ids and details come from anywhere."""
     return PoisonRecord(
@@ -140,7 +193,15 @@ def poison_record(
         retries=retries,
         poisoned_at=poisoned_at,
         replay=replay,
+        began=began,
+        letters_after=letters_after,
+        letters_in=letters_in,
     )
+
+
+def poisoning_of(record: PoisonRecord, revision: int) -> str:
+    """The name of the poisoning that a record at `revision` is of; see the module."""
+    return record.began or f"{revision}.{record.stored_ns:x}"
 
 
 def _writable(text: str) -> str:
@@ -179,8 +240,8 @@ def _key_of(name: str) -> str:
             raw = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
             return raw.decode("utf-8", "surrogatepass")
         except ValueError:
-            pass
-    return name
+            return name  # not one of ours: somebody has made it up
+    return name  # the rest is a hash, or made up
 
 
 def letter_origin(headers: Mapping[str, str]) -> tuple[int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Literal
 
 from shove_actors._errors import ShoveError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from ._worker import Worker
 
 
-class Gated:
+class Gated(ABC):
     """Part of `Worker`. What is poisoned and how a control message is obeyed the gate knows
     (`_poison.py`, `_replay.py`); here is what becomes of the delivery in hand.
     """
@@ -74,22 +75,22 @@ class Gated:
 
     # ------------------------------------------------------------------ the worker's
 
-    def _lease_lost(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _lease_lost(self) -> None: ...
 
+    @abstractmethod
     def _interrupted(
         self, delivery: Delivery, failure: Exception | None
-    ) -> tuple[Delivery, Verdict, int] | None:
-        raise NotImplementedError
+    ) -> tuple[Delivery, Verdict, int] | None: ...
 
-    def _not_now(self, delivery: Delivery, error: ShoveError) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _not_now(self, delivery: Delivery, error: ShoveError) -> None: ...
 
-    async def _unmark(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    async def _unmark(self) -> None: ...
 
-    async def _is_ours(self, delivery: Delivery) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    async def _is_ours(self, delivery: Delivery) -> bool: ...
 
 
 def is_lost(delivery: Delivery) -> bool:

@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 class Gate(Protocol):
     """What stands before the handler of a FAIL_ALL topic; see `_poison.py` and `_replay.py`."""
 
+    def open(self) -> None:
+        """Before the first delivery."""
+        ...
+
+    def close(self) -> None:
+        """After the last one. Idempotent."""
+        ...
+
     def is_control(self, delivery: Delivery) -> bool:
         """Whether it is a message to us, and none for a handler."""
         ...

@@ -14,6 +14,7 @@ from shove_actors._errors import DecodeError, HeaderError
 from shove_actors._log import about
 from shove_actors.backends import Delivery
 from shove_actors.messaging import (
+    CONTROL,
     DEFER_COUNT,
     RETRY_COUNT,
     DeathReason,
@@ -82,6 +83,10 @@ class Judge:
         count = effective_retry_count(facts, topology)
         if has_status_header(delivery.headers):
             detail = "a `Status` header is the server's own"
+            return count, give_up(topology, DeathReason.FOREIGN_HEADER, "header", detail)
+        if CONTROL in delivery.headers:
+            # Nobody's message: it was meant for consumers of another kind, or of another version.
+            detail = f"a `{CONTROL}` header that this consumer does not obey"
             return count, give_up(topology, DeathReason.FOREIGN_HEADER, "header", detail)
         return count, None
 

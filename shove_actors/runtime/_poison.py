@@ -29,6 +29,14 @@ look (a redelivery may have been in other hands, which may have decided); only k
 the lane by their hash (a foreign producer may publish a key to another lane, whose holders are
 others); and "poisoned" is never remembered, because an operator may release a key at any time.
 
+Two others can poison a key without holding a message of its lane: an operator, by hand
+(`nats kv put`), and whoever holds a message that a foreign producer put into a wrong lane. They are
+heard of: every mark that anybody writes is announced to whoever watches the bucket
+(`Backend.watch_marks`), and then nothing is believed any more. A look that was under way at that
+moment is not remembered either (`_news`). A message that was published after the mark had been
+acknowledged arrives behind the announcement, so it is looked up; in a cluster the announcement may
+come by another server and take as long as that takes.
+
 What remains is a process that has lost its lease while step 1 is on the wire. Its record can still
 come to be although somebody else handles the message by then: the key is poisoned by a message that
 may end well. That errs on the safe side, nothing is handled out of turn, and takes a frozen write
@@ -42,15 +50,17 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from shove_actors._errors import PublishRefused
+from shove_actors._errors import PermissionDenied, PublishRefused, TopicNotDeclared
 from shove_actors._log import about
-from shove_actors.backends import Backend, Delivery
+from shove_actors.backends import Backend, Delivery, StreamEnd
 from shove_actors.messaging import (
     CONTROL,
     KEY,
+    POISONING,
     Control,
     Dead,
     DeathReason,
@@ -65,7 +75,9 @@ from shove_actors.messaging import (
     give_up,
     logical_id,
     mark_name,
+    poison_bucket,
     poison_record,
+    poisoning_of,
     rfc3339,
 )
 
@@ -87,6 +99,11 @@ class Entry:
 
     record: PoisonRecord | None
     revision: int
+
+    @property
+    def poisoning(self) -> str:
+        """See `poisoning_of`. "": it is not poisoned."""
+        return "" if self.record is None else poisoning_of(self.record, self.revision)
 
 
 class PoisonBook:
@@ -134,20 +151,37 @@ class PoisonGate:
         self._ledger = ledger
         #: Keys as their headers spell them, and the tenure in which they were found clean.
         self._clean: OrderedDict[str, int] = OrderedDict()
+        #: How often somebody has poisoned or released a key of the topic, as far as we know.
+        self._news = 0
+        self._unwatch: Callable[[], None] | None = None
         self._warned = False
         #: Looks at the server, for tests and the curious.
         self.reads = 0
+
+    def open(self) -> None:
+        """Before the first look: hear of what others poison."""
+        if self._unwatch is None:
+            self._unwatch = self._backend.watch_marks(self.topic.queue, self._changed)
+
+    def close(self) -> None:
+        unwatch, self._unwatch = self._unwatch, None
+        if unwatch is not None:
+            unwatch()
+
+    def _changed(self) -> None:
+        self._news += 1
+        self._clean.clear()
 
     # ------------------------------------------------------------------ before the handler
 
     def is_control(self, delivery: Delivery) -> bool:
         headers = delivery.headers
-        return headers.get(CONTROL) == Control.REPLAY and KEY in headers
+        return headers.get(CONTROL) == Control.REPLAY and KEY in headers and POISONING in headers
 
     def passes(self, delivery: Delivery) -> bool:
         headers = delivery.headers
         value, tenure = headers.get(KEY), delivery.tenure
-        if value is None or delivery.num_delivered > 1 or not tenure or CONTROL in headers:
+        if value is None or delivery.num_delivered > 1 or not tenure:
             return False
         if self._clean.get(value) != tenure:
             return False
@@ -156,9 +190,6 @@ class PoisonGate:
 
     async def look_up(self, delivery: Delivery, message: object) -> tuple[Verdict, int] | None:
         headers, topology = delivery.headers, self.topic.topology
-        if CONTROL in headers:
-            detail = f"a `{CONTROL}` header that this version does not know"
-            return give_up(topology, DeathReason.FOREIGN_HEADER, "header", detail), 0
         value = headers.get(KEY)
         if value is not None:
             key = decode_key(value)
@@ -169,10 +200,11 @@ class PoisonGate:
                 detail = f"it has no key: the topic's function raised {type(exc).__name__}"
                 return give_up(topology, DeathReason.UNDECODABLE, "undecodable", detail), 0
         self.reads += 1
+        news = self._news
         record = (await self.book.find(key)).record
         if record is not None:
             return self._verdict(record, delivery), record.retries
-        if value is not None and delivery.num_delivered == 1:
+        if value is not None and delivery.num_delivered == 1 and news == self._news:
             self._remember(delivery, key, value)
         return None
 
@@ -216,11 +248,12 @@ class PoisonGate:
         if key is None or verdict.reason is DeathReason.SEQUENCE_FAILED:
             return verdict, retry_count, key
         # Before anything is sent: how it ends may not become known to us.
-        self._clean.clear()
+        self._changed()
         for _ in range(TRIES):
             entry = await self.book.find(key)
             if entry.record is not None:
                 return self._verdict(entry.record, delivery), entry.record.retries, key
+            end = await self._letters_end()
             record = poison_record(
                 key,
                 shard=self.topic.shard_of(key),
@@ -232,6 +265,8 @@ class PoisonGate:
                 detail=verdict.detail,
                 retries=retry_count,
                 poisoned_at=rfc3339(self._backend.now_ns()),
+                letters_after=end.sequence,
+                letters_in=end.made,
             )
             if delivery.lost:
                 raise PublishRefused("its lease was lost before its key could be poisoned")
@@ -250,7 +285,20 @@ class PoisonGate:
                     ),
                 )
                 return verdict, retry_count, key
-        raise PublishRefused(f"the record of the key changed {TRIES} times while it was written")
+        raise PublishRefused(
+            f"the record of its key in the bucket {poison_bucket(self.topic.queue)} was changed by "
+            f"others {TRIES} times while it was written; it is tried again"
+        )
+
+    async def _letters_end(self) -> StreamEnd:
+        """Where the dead letters of a poisoning that is about to begin will be: behind this."""
+        dlq = self.topic.topology.dlq
+        if dlq is None:
+            return StreamEnd(0, "")
+        try:
+            return await self._backend.stream_end(dlq)
+        except (TopicNotDeclared, PermissionDenied):
+            return StreamEnd(0, "")  # unknown: then all of it is looked at
 
     async def _key_of(self, delivery: Delivery, verdict: Dead | Discard) -> str | None:
         """None: nobody can say what key it is of."""

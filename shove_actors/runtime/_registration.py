@@ -23,6 +23,7 @@ from shove_actors.backends import Backend, Delivery, Lane, LaneSpec
 from shove_actors.messaging import (
     MessageMetadata,
     Topic,
+    skip_refusal,
 )
 
 from ._attempts import AttemptLedger
@@ -120,8 +121,10 @@ class Registration:
         self.settler.observer = self.observer
         self.handler = self._resolved(self._first)  # anew, with the observer around it
 
-    def unobserve(self) -> None:
+    def ended(self) -> None:
         """The group has ended."""
+        if self.gate is not None:
+            self.gate.close()
         if self.observer is not None:
             self.observer.close()
 
@@ -186,6 +189,14 @@ class Registration:
 
     async def open(self, backend: Backend) -> None:
         """Open all lanes. Raises the first failure after closing what was opened."""
+        topology = self.topic.topology
+        if self.gate is not None:
+            self.gate.open()
+        elif (
+            # Declared long ago, maybe, when nobody said FAIL_ALL (`backends/_policy.py`).
+            topology.sequenced and self._reads_shards and await backend.keeps_marks(topology.queue)
+        ):
+            raise skip_refusal(topology.queue)
         self.lanes = list(await backend.open_lanes(self.lane_specs()))
 
     async def confirm(self) -> None:

@@ -8,15 +8,13 @@ from typing import Any, Final
 from shove_actors._errors import PublishRefused, UsageError
 from shove_actors.backends import Backend
 from shove_actors.messaging import (
-    CONTROL,
-    KEY,
-    MSG_ID,
     Control,
     PoisonedKey,
     SequencedTopic,
     Topic,
+    control_headers,
     encode_headers,
-    encode_key,
+    poison_bucket,
 )
 
 from ._poison import Entry, PoisonBook
@@ -47,31 +45,57 @@ async def release(publisher: PublishService, topic: Topic[Any], key: str, *, rep
         )
     await publisher.backend.last_sequence(topic.queue)
     book = PoisonBook(publisher.backend, topic.queue)
+    swallowed = ""
     for _ in range(TRIES):
         entry = await book.find(key)
         if entry.record is None:
             return False
-        if replay:
-            await _ask_for_replay(publisher, ordered, key, entry)
+        if not replay:
+            if await book.remove(key, entry.revision):
+                return True
+            continue
+        spent = await _ask_for_replay(publisher, ordered, key, entry, swallowed)
+        if spent is None:
             return True
-        if await book.remove(key, entry.revision):
-            return True
-    raise PublishRefused(f"the record of the key changed {TRIES} times while it was removed")
+        swallowed += f".{spent}"
+    raise PublishRefused(
+        f"release({topic.queue!r}, replay={replay}): the record of the key in the bucket "
+        f"{poison_bucket(topic.queue)}, or the request, was dealt with by others {TRIES} times "
+        "while this went on. Look at broker.poisoned(), then release the key again"
+    )
 
 
 async def _ask_for_replay(
-    publisher: PublishService, topic: SequencedTopic[Any], key: str, entry: Entry
-) -> None:
+    publisher: PublishService,
+    topic: SequencedTopic[Any],
+    key: str,
+    entry: Entry,
+    swallowed: str,
+) -> int | None:
+    """None: the request is on its way. Else it was swallowed as a repetition of that message,
+    which has been dealt with and has not released the key: `swallowed` of the next try.
+    """
     record = entry.record
     assert record is not None
-    headers = {
-        # Asked twice for the same state of the key is asked once.
-        MSG_ID: f"{topic.queue}:replay:{entry.revision}.{record.stored_ns:x}",
-        CONTROL: Control.REPLAY.value,
-        KEY: encode_key(key),
-    }
+    # Asked twice for the same state of the key is asked once.
+    state = f"{entry.revision}.{record.stored_ns:x}{swallowed}"
+    headers = control_headers(
+        Control.REPLAY,
+        key=key,
+        poisoning=entry.poisoning,
+        message_id=f"{topic.queue}:replay:{state}",
+    )
+    shards = topic.topology.routing_shards
+    # In another lane than the key's it would be of no use, so the number has to be the stream's.
+    publisher.fence.expect(topic.queue, shards)
     subject = topic.topology.shard_subject(topic.shard_of(key))
-    await publisher.publish(subject, b"", encode_headers(headers))
+    receipt = await publisher.publish(subject, b"", encode_headers(headers))
+    if not receipt.duplicate:
+        return None
+    waiting = await publisher.backend.next_message(topic.queue, receipt.sequence)
+    if waiting is not None and waiting.sequence == receipt.sequence:
+        return None
+    return receipt.sequence
 
 
 def _checked(topic: Topic[Any], what: str) -> SequencedTopic[Any]:

@@ -25,6 +25,24 @@ Killed at any point, the control message is delivered again, and what is left is
     all done, record not removed      no letters; it is removed
     record removed                    no record; nothing is left to do
 
+A request is obeyed only in the lane of its key, and only for the poisoning that it was made about:
+
+* *Lane.* All of the above is said of one lane. A program that was built with another number of
+  shards, or a foreign one, can put a request into another one, and there newer messages of the key
+  may be in a handler at the same moment. Such a request is dropped, and said so: it is of no use
+  later either, and the key is as poisoned as before. (`release` itself publishes behind the fence
+  of all publishers, `_reshard.py`, so it is refused rather than misplaced.)
+* *Poisoning.* A request waits in the lane like any message. Meanwhile the key may be released, and
+  poisoned again by messages that nobody had seen when the request was made. It names the poisoning
+  (`messaging/_poison.py`), and one that names another than the record does is dropped and said so.
+  What a replay itself writes is of the same poisoning: two requests for it, made before either was
+  carried out, both count, the second beginning where the first has stopped.
+
+Letters are looked for behind the place where the dead-letter queue ended when the poisoning began:
+step 2 of its first message comes after step 1, and step 1 after that look. So what a replay costs
+depends on what has died since, of all keys, and not on what the queue holds. A letter that is a
+control message is nobody's: it was stored by a consumer that did not know it.
+
 The budget is a fresh one for each release. Notes about attempts (`_attempts.py`) are kept under the
 letter's own place in the topic's stream, which nothing else uses any more, and are stamped with the
 control message: so the consumer of the dead-letter queue has notes of its own, another release
@@ -47,19 +65,16 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from shove_actors._log import about
-from shove_actors.backends import Backend, Delivery, Kept
+from shove_actors.backends import Backend, Delivery
 from shove_actors.messaging import (
     KEY,
-    ORIGINAL_QUEUE,
+    POISONING,
     Dead,
     Discard,
     MessageMetadata,
-    PoisonRecord,
     Topology,
     Verdict,
-    decode_headers,
     decode_key,
-    letter_origin,
     logical_id,
     origin_of,
     poison_record,
@@ -69,9 +84,10 @@ from shove_actors.messaging import (
 from ._attempts import AttemptLedger, Attempts, Noted
 from ._handler import Resolved
 from ._job import Gate
+from ._letters import find_letters
 from ._poison import Entry, PoisonGate
 from ._publish_service import PublishService
-from ._replay_lane import Failure, Letter, ReplayLane, in_order
+from ._replay_lane import Failure, ReplayLane
 from ._settle import Settler
 from ._worker import Worker
 
@@ -97,13 +113,30 @@ class KeyGate(PoisonGate):
         begun: Callable[[Worker], None],
     ) -> bool:
         """See the module's essay. Raises `ShoveError` when the server could not be asked."""
-        key, dlq = decode_key(control.headers[KEY]), self.topic.topology.dlq
-        self._clean.clear()
+        key, topology = decode_key(control.headers[KEY]), self.topic.topology
+        dlq = topology.dlq
+        if control.subject != topology.shard_subject(self.topic.shard_of(key)):
+            _dropped(
+                control,
+                "it came by %s, which is not the lane of its key: whoever sent it was built with "
+                "another routing_shards(). Release the key with the topic as its consumers have it",
+                control.subject,
+            )
+            return True
+        self._changed()
         entry = await self.book.find(key)
         record = entry.record
         if record is None or dlq is None or record.replay == _origin(control):
             return True
-        letters = await self._letters(dlq, key, record)
+        if entry.poisoning != control.headers[POISONING]:
+            _dropped(
+                control,
+                "its key was released and poisoned again since it was sent, by message %s: look at "
+                "that one, then release the key again",
+                record.sequence,
+            )
+            return True
+        letters = await find_letters(self._backend, self.topic, dlq, key, record)
         lane = ReplayLane(self._backend, dlq, control, letters)
         job = _ReplayJob(self._registration, control, lane, shard)
         # The shard is the job's to tell: a letter is not a message that the shard delivered.
@@ -135,42 +168,6 @@ class KeyGate(PoisonGate):
         )
         return True
 
-    async def _letters(self, dlq: str, key: str, record: PoisonRecord) -> list[Letter]:
-        """What died of this key since it was poisoned.
-
-        Everything of it is stored by now; what others add meanwhile is of other keys.
-        """
-        found: dict[tuple[int, int], Letter] = {}
-        last = await self._backend.last_sequence(dlq)
-        sequence = 1
-        while sequence <= last:
-            kept = await self._backend.next_message(dlq, sequence)
-            if kept is None:
-                break
-            sequence = kept.sequence + 1
-            origin = self._origin_if_of(key, kept)
-            if origin is None:
-                continue
-            number, stored_ns = origin
-            if number >= record.sequence or stored_ns > record.stored_ns:
-                letter = found.setdefault(origin, Letter(number, stored_ns))
-                letter.copies.append(kept.sequence)
-        return list(in_order(found, record.sequence))
-
-    def _origin_if_of(self, key: str, kept: Kept) -> tuple[int, int] | None:
-        headers = decode_headers(kept.raw_headers) if kept.raw_headers else {}
-        if headers.get(ORIGINAL_QUEUE) != self.topic.queue:
-            return None
-        value = headers.get(KEY)
-        if value is not None:
-            own = decode_key(value)
-        else:
-            try:
-                own = self.topic.key_of(self.topic.decode(kept.payload))
-            except Exception:
-                return None
-        return letter_origin(headers) if own == key else None
-
     async def _still_poisoned(
         self, control: Delivery, key: str, entry: Entry, failure: Failure
     ) -> None:
@@ -187,17 +184,24 @@ class KeyGate(PoisonGate):
             retries=failure.retry_count,
             poisoned_at=rfc3339(self._backend.now_ns()),
             replay=_origin(control),
+            began=entry.poisoning,
+            letters_after=entry.record.letters_after if entry.record is not None else 0,
+            letters_in=entry.record.letters_in if entry.record is not None else "",
         )
         # Refused if somebody has released the key meanwhile: then that is what was wanted.
-        await self.book.put(key, record, entry.revision)
+        stays = await self.book.put(key, record, entry.revision)
         logger.error(
             "replaying a key of %s stopped: message %d ended as %s again and stays in %s under "
-            "sequence %d, with what is behind it",
+            "sequence %d, with what is behind it. %s",
             self.topic.queue,
             letter.sequence,
             verdict.reason,
             delivery.stream,
             delivery.sequence,
+            "The key stays poisoned: mend the handler, or take that letter out, then release the "
+            "key with replay again"
+            if stays
+            else "The key was released without them meanwhile",
             extra=about(
                 "replay_stopped",
                 queue=delivery.stream,
@@ -209,6 +213,16 @@ class KeyGate(PoisonGate):
 
 def _origin(control: Delivery) -> str:
     return origin_of(control.sequence, control.timestamp_ns)
+
+
+def _dropped(control: Delivery, why: str, argument: object) -> None:
+    logger.error(
+        "request %s:%d to replay a key is dropped, and the key stays poisoned: " + why,
+        control.stream,
+        control.sequence,
+        argument,
+        extra=about("replay_dropped", queue=control.stream, sequence=control.sequence),
+    )
 
 
 class _ReplayJob:

@@ -9,7 +9,7 @@ there is no next one. The lease is that of the control message, which the real l
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -266,12 +266,3 @@ class ReplayLane:
             received=self.handled,
             pulls=0,
         )
-
-
-def in_order(letters: dict[tuple[int, int], Letter], first: int) -> Iterator[Letter]:
-    """By their sequence in the topic's stream.
-
-    `first`: the sequence of the message that poisoned the key. A message stored later under a
-    smaller one is of a stream that was made anew since; those come behind.
-    """
-    yield from sorted(letters.values(), key=lambda one: (one.sequence < first, one.sequence))

@@ -47,7 +47,9 @@ SLICE_S: Final = 0.001
 NOTE_BUDGET_S: Final = 5.0
 _ACK: Final = Outcome.ACK
 #: Headers that need a look before the handler is called; one scan of the raw block finds them.
-_SPECIAL: Final = re.compile(rb"(?i)\n[ \t]*(?:status|shove-(?:retry|defer)-count)[ \t]*:")
+_SPECIAL: Final = re.compile(
+    rb"(?i)\n[ \t]*(?:status|shove-(?:retry-count|defer-count|control))[ \t]*:"
+)
 
 
 class Worker(Gated):
@@ -170,6 +172,11 @@ class Worker(Gated):
             except trio.WouldBlock:
                 delivery = await lane.receive()
                 pause_at = now() + SLICE_S
+                if self.stopping and not delivery.lost:
+                    # Stopped between its arrival and our turn. The scope is cancelled, so that its
+                    # handler would be interrupted at once, as if its time were up.
+                    lane.nak(delivery)
+                    return None
             if delivery.lost:
                 lane.forget(delivery)
                 job.report_lost(delivery)
@@ -219,7 +226,7 @@ class Worker(Gated):
                     self._waiting = False
                     if self._clock is not None:
                         self._clock.end(self)
-            if outcome is _ACK and not delivery.lost:
+            if outcome is _ACK and not delivery.lost and self._marked is None:
                 ack(delivery)
                 self._current = None
                 if is_lost(delivery):  # the acknowledgement came too late and was dropped
@@ -367,13 +374,14 @@ class Worker(Gated):
             failed = self._attempts.failed + 1
             await self._note(delivery, replace(self._attempts, failed=failed, started=False))
             self._cleared()
+        else:
+            # Before the settle, which may be lost on its way: a suspect that has come to an end has
+            # killed nobody.
+            await self._unmark()
         held = await job.settler.carry_out(delivery, verdict, retry_count)
         self._current = None
         if held and not isinstance(verdict, Nak):
-            self._cleared()  # it has left this queue
             job.settler.forget(delivery.sequence)
-        else:
-            await self._unmark()
 
     # ------------------------------------------------------------------ interruption
 

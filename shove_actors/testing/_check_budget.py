@@ -8,6 +8,8 @@ from ._rules import HistoryViolation, Letter, Violation
 
 #: A delay is compared with this much of it: clocks round.
 _ALMOST = 0.999
+#: Seconds for which what goes wrong may last.
+_LASTS_S = 30.0
 
 
 class BudgetChecks:
@@ -20,6 +22,11 @@ class BudgetChecks:
     _forgetful: bool
     #: A durable was deleted: the next one counts deliveries, and so retries in place, from one.
     _recounts: bool
+    #: Faults and killed processes so far, and the time of the last one.
+    _troubles: int
+    _trouble_at: float
+    #: Whether the history tells when a suspect is tried.
+    _knows_suspects: bool
 
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
@@ -107,7 +114,7 @@ class BudgetChecks:
             raise self._breach(
                 "B", event, f"{event.id} is a dead letter because it was rejected; nobody did that"
             )
-        if reason == "crashed" and not message.unended:
+        if reason == "crashed" and not self._may_have_killed(message):
             raise self._breach(
                 "B",
                 event,
@@ -125,6 +132,22 @@ class BudgetChecks:
                 f"{event.id} is a dead letter because an earlier message of its key "
                 f"{event.key!r} has failed; none has",
             )
+
+    def _may_have_killed(self, message: MessageState) -> bool:
+        """Whether some process was killed while it tried this message, as far as one can know.
+
+        That begins with the note that its handler is about to be called, and ends when the note is
+        taken away, or the message settled. Who comes next and finds the note cannot tell whether
+        the handler had begun, nor a process that was killed from one that was cut off.
+        """
+        if message.unended:
+            return True
+        if not self._knows_suspects:
+            return self._troubles > 0
+        if message.suspected is None:
+            return False
+        noted_at, troubles = message.suspected
+        return troubles < self._troubles or self._trouble_at > noted_at - _LASTS_S
 
     def _held(self, event: Event, topic: TopicState) -> None:
         if event.duplicate and "B" in topic.only:

@@ -25,6 +25,7 @@ class MessageState:
         "replayed",
         "sequence",
         "settled",
+        "suspected",
         "unended",
     )
 
@@ -46,6 +47,8 @@ class MessageState:
         self.failed_at = 0.0
         self.highest = -1
         self.unended = 0
+        #: When it was noted that this suspect is tried, and the troubles until then.
+        self.suspected: tuple[float, int] | None = None
         #: The attempt that began last; it ended as DEFER.
         self.latest: Event | None = None
         self.deferred = False

@@ -26,6 +26,7 @@ Every rule fires on a history written for it, and on no good one: `tests/testing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from ._check_budget import BudgetChecks
@@ -51,7 +52,9 @@ class Checker(BudgetChecks):
         #: Running handlers of each process that is open: topic, id and sequence.
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
-        self._knows_settled = False
+        self._knows_settled = self._knows_suspects = False
+        self._troubles = 0
+        self._trouble_at = -math.inf
         self._disturbed = self._forgetful = self._recounts = False
         self.index = -1
         self.started = 0
@@ -66,7 +69,7 @@ class Checker(BudgetChecks):
             self._open[event.process] = {}
             return
         if kind == "crashed":
-            self._disturbed = True
+            self._trouble(event)
             self._process_ends(event.process, event)
             self._gone[event.process] = event
             return
@@ -111,6 +114,9 @@ class Checker(BudgetChecks):
             self._dead(event, topic, message)
         elif kind == "remaining":
             message.remaining = True
+        elif kind == "suspected":
+            self._knows_suspects = True
+            message.suspected = None if event.detail == "over" else (event.time, self._troubles)
         elif kind == "held":
             self._held(event, topic)
 
@@ -121,8 +127,13 @@ class Checker(BudgetChecks):
             return message
         return topic.messages.get(f"{event.id}@{event.sequence}", message)
 
-    def _fault(self, event: Event) -> None:
+    def _trouble(self, event: Event) -> None:
         self._disturbed = True
+        self._troubles += 1
+        self._trouble_at = event.time
+
+    def _fault(self, event: Event) -> None:
+        self._trouble(event)
         if event.detail.startswith(("RestartServer(", "DeleteConsumer(")):
             self._forgetful = True
             self._recounts |= event.detail.startswith("DeleteConsumer(")

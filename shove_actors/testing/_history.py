@@ -24,6 +24,8 @@ from shove_actors._errors import UsageError
 #: dead        a dead letter is stored (`detail`: the reason; `sequence`: that of the message that
 #:             it is a copy of; `duplicate`: there is one of that message already)
 #: remaining   looked at in the end: still stored, in its queue or a hold queue
+#: suspected   it was noted that a suspect's handler is about to be called (`detail`: "over" when
+#:             that note is taken away again)
 #: held        a copy was stored in a hold queue, or back from one (`duplicate`: once more)
 #: poisoned    a key was marked: nothing of it may be handled (`sequence`: of what poisoned it)
 #: released    ... and may be again
@@ -38,6 +40,7 @@ Kind: TypeAlias = Literal[
     "settled",
     "dead",
     "remaining",
+    "suspected",
     "held",
     "poisoned",
     "released",

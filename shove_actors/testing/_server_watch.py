@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from shove_actors.backends import Mark
+import msgspec
+
 from shove_actors.backends.memory import MemoryServer, StoredMessage
+from shove_actors.backends.memory._marks import Marks
 from shove_actors.backends.memory._stream import message_id
 from shove_actors.messaging import (
     CONTROL,
@@ -30,6 +32,7 @@ from ._recorder import Recorder
 
 _CONTROL = CONTROL.encode()
 _ORIGIN = ORIGIN.encode()
+_note = msgspec.json.Decoder(dict[str, object]).decode
 
 
 class ServerWatch:
@@ -59,8 +62,8 @@ class ServerWatch:
             if isinstance(topic, SequencedTopic):
                 self._sequenced.add(topology.queue)
         server.observe(self)
-        self._marks = server.marks
-        server.marks = _WatchedMarks(self, server)  # type: ignore[assignment]
+        server.marks = _WatchedMarks(self, server.marks)
+        server.notes = _WatchedNotes(self, server.notes)
 
     def stored(self, stream: str, message: StoredMessage) -> None:
         kind, queue = self._queues.get(stream, ("settled", ""))
@@ -137,6 +140,23 @@ class ServerWatch:
             )
         )
 
+    def noted(self, stream: str, sequence: int, note: bytes) -> None:
+        kind, queue = self._queues.get(stream, ("held", ""))
+        message = self._server.streams[stream].messages.get(sequence) if queue else None
+        if kind != "settled" or message is None:
+            return  # of no topic here; or of a dead letter that is replayed
+        headers = decode_headers(message.header_block)
+        self._history.add(
+            Event(
+                "suspected",
+                self._server.now(),
+                topic=queue,
+                id=logical_id(headers, stream, sequence),
+                sequence=sequence,
+                detail="" if _note(note).get("started") else "over",
+            )
+        )
+
     def faults_of(self, plan: FaultPlan, recorders: dict[str, Recorder]) -> None:
         """Record the faults of a plan; a crash, as the end of the process's `Recorder`."""
 
@@ -156,25 +176,34 @@ class ServerWatch:
         plan.listen(happened)
 
 
-class _WatchedMarks:
+class _WatchedMarks(Marks):
     """The server's marks, with somebody told of each change."""
 
-    def __init__(self, watch: ServerWatch, server: MemoryServer) -> None:
-        self._watch = watch
-        self._marks = server.marks
+    __slots__ = ("_watch",)
 
-    def read(self, queue: str, name: str) -> Mark:
-        return self._marks.read(queue, name)
+    def __init__(self, watch: ServerWatch, marks: Marks) -> None:
+        for name in Marks.__slots__:
+            setattr(self, name, getattr(marks, name))
+        self._watch = watch
 
     def write(self, queue: str, name: str, value: bytes | None, revision: int) -> bool:
-        before = self._marks.read(queue, name)
-        written = self._marks.write(queue, name, value, revision)
+        before = self.read(queue, name)
+        written = super().write(queue, name, value, revision)
         if written:
             self._watch.marked(queue, name, value, before.value)
         return written
 
-    def all(self, queue: str) -> list[tuple[str, Mark]]:
-        return self._marks.all(queue)
+
+class _WatchedNotes(dict[tuple[str, int], bytes]):
+    """The server's notes about attempts, likewise."""
+
+    def __init__(self, watch: ServerWatch, notes: dict[tuple[str, int], bytes]) -> None:
+        super().__init__(notes)
+        self._watch = watch
+
+    def __setitem__(self, place: tuple[str, int], note: bytes) -> None:
+        super().__setitem__(place, note)
+        self._watch.noted(*place, note)
 
 
 def _key(header: str | None) -> str | None:

@@ -14,7 +14,7 @@ from shove_actors._errors import PublishUnknown
 from shove_actors.backends import Stored, margins
 from shove_actors.messaging import MSG_ID, encode_headers
 
-from .world import SOON_S, Process, World, eventually, nothing_comes, receive
+from .world import ACK_WAIT_S, SOON_S, Process, World, eventually, nothing_comes, receive
 
 #: Longer than the second by which a restart may shorten it, with room for a busy machine.
 LEASE_S = 4.0
@@ -309,7 +309,7 @@ async def check_fault_a_deleted_durable_delivers_everything_again(world: World) 
     """What is in a handler is lost; it comes again only when that handler has ended."""
     async with world.process() as one:
         await one.stored(1)
-        lane = await one.lane(credit=1, max_ack_pending=1)
+        lane = await one.lane(credit=1, max_ack_pending=1, ack_wait_s=ACK_WAIT_S)
         held = await receive(lane)
         cancelled = trio.Event()
         held.on_lost = cancelled.set

@@ -17,7 +17,15 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from types import ModuleType
 
-from . import checks_faults, checks_lanes, checks_marks, checks_publishing, checks_topology
+from . import (
+    checks_browsing,
+    checks_deleted,
+    checks_faults,
+    checks_lanes,
+    checks_marks,
+    checks_publishing,
+    checks_topology,
+)
 from .world import Check
 from .world import World as World
 
@@ -31,7 +39,14 @@ def _checks_in(*modules: ModuleType) -> list[Check]:
     ]
 
 
-CHECKS: list[Check] = _checks_in(checks_publishing, checks_lanes, checks_topology, checks_marks)
+CHECKS: list[Check] = _checks_in(
+    checks_publishing,
+    checks_lanes,
+    checks_topology,
+    checks_marks,
+    checks_browsing,
+    checks_deleted,
+)
 FAULT_CHECKS: list[Check] = _checks_in(checks_faults)
 
 

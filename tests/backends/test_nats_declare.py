@@ -158,7 +158,7 @@ async def test_foreign_settings_survive(server: ServerProcess, fresh_queue: Fres
         now = (await js.stream_info(name)).config
         assert now == replace(operators[name], max_age=3600.0, max_msgs=100)
         assert now.duplicate_window == 600.0
-        assert now.extra["compression"] == "s2"
+        assert now.compression == "s2"
 
 
 async def test_limits_of_side_streams_are_the_operators(

@@ -67,7 +67,7 @@ async def test_drift_of_a_durable_is_corrected(server: ServerProcess, fresh_queu
         assert (config.ack_wait, config.max_ack_pending, config.max_deliver) == (7.0, 3, -1)
         assert config.backoff == ()
         assert config.description == "by hand"
-        assert config.extra["metadata"]["owner"] == "ops"
+        assert (config.metadata or {})["owner"] == "ops"
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ async def test_another_durable_is_refused(
     changes = {key: named(value) for key, value in changes.items()}
     async with connect(server.url) as js:
         await js.create_stream(StreamConfig(name=name, subjects=(f"{name}.*",)))
-        made = await js.create_consumer(name, ConsumerConfig(durable_name="d", **changes))
+        made = await js.put_consumer(name, ConsumerConfig(durable_name="d", **changes))
         with pytest.raises(TopologyError, match="delete it") as caught:
             await ensure_durable(js, spec(name, filter_subject=f"{name}.a"))
         assert named(word) in str(caught.value)
@@ -159,7 +159,7 @@ def test_durable_config_is_plain() -> None:
         ({"replay_policy": "original"}, "replay_policy", "'original'", "'instant'"),
         ({"extra": {"headers_only": True}}, "headers_only", "True", "False"),
         ({"extra": {"max_batch": 1}}, "max_batch", "1", "no limit"),
-        ({"extra": {"max_expires": 1_000_000_000}}, "max_expires", "1000000000", "no limit"),
+        ({"extra": {"max_expires": 1_000_000_000}}, "max_expires", "1.0", "no limit"),
         ({"extra": {"max_bytes": 10}}, "max_bytes", "10", "no limit"),
     ],
 )
@@ -176,10 +176,10 @@ async def test_durable_that_would_lose_messages_is_refused(
     name = fresh_queue()
     async with connect(server.url) as js:
         await declare_all(js, [bounded(name, retention=Retention.LIMITS)])
-        made = await js.create_consumer(name, ConsumerConfig(durable_name="d", **changes))
+        made = await js.put_consumer(name, ConsumerConfig(durable_name="d", **changes))
         specs = [spec(name), *(replace(spec(name), durable=other) for other in "abc")]
         with pytest.raises(TopologyError) as caught:
-            await ensure_durables(js, specs if many else specs[:1])
+            await ensure_durables(js, specs if many else specs[:1], set())
         text = str(caught.value)
         for part in (f"'d' of stream '{name}'", f"{setting}={actual}", f"needed is {wanted};"):
             assert part in text

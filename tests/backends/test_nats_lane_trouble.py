@@ -261,7 +261,7 @@ async def test_a_push_consumer_ends_the_lane(server: ServerProcess, fresh_queue:
             durable_name=f"{one.queue}-consumer",
             deliver_subject="push.there",
         )
-        await js.create_consumer(one.queue, config)
+        await js.put_consumer(one.queue, config)
         with pytest.raises(TopologyError, match="push consumer"):
             await one.lane()
         # And one that turns up under a lane that is already reading:

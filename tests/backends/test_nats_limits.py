@@ -186,7 +186,7 @@ async def test_an_operators_limit_per_subject(server: ServerProcess, fresh_queue
         await broker.declare(topic)
         now = (await js.stream_info(queue)).config
         assert now.max_msgs_per_subject == 1
-        assert now.extra["discard_new_per_subject"] is True
+        assert now.discard_new_per_subject is True
 
 
 async def test_the_accounts_limit() -> None:

@@ -90,7 +90,7 @@ async def test_declare_makes_the_bucket_once_and_lets_nothing_expire(
         assert info.config.discard == "new"
         assert info.config.deny_delete
         assert info.config.allow_direct
-        assert info.config.extra["allow_rollup_hdrs"] is True
+        assert info.config.allow_rollup_hdrs is True
         assert info.config.max_age == 0
         # An operator who means well; a key must not be forgiven by time.
         await backend.js.update_stream(replace(info.config, max_age=3600.0, max_msgs=1000))

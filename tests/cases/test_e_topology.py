@@ -78,13 +78,13 @@ async def test_pc067_what_an_operator_set_survives(server_world: World) -> None:
                 allow_direct=True,
                 description="see the runbook",
                 metadata={"team": "payments"},
-                extra={**config.extra, "compression": "s2"},
+                compression="s2",
             )
         )
         await broker.declare(bounded(queue, max_messages=7))
         after = (await js.stream_info(queue)).config
         assert after == replace(operators.config, max_msgs=7)
-        assert (after.allow_direct, after.extra["compression"]) == (True, "s2")
+        assert (after.allow_direct, after.compression) == (True, "s2")
 
 
 # ------------------------------------------------------------------ PC-068

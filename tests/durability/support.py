@@ -163,7 +163,7 @@ class World:
                         msg_id=headers.get("Nats-Msg-Id", ""),
                         headers=headers,
                         data=raw.data,
-                        time=_parse(raw.time),
+                        time=raw.time,
                     )
                 )
         return found
@@ -203,9 +203,3 @@ class World:
             return (await self.counts())[:2] == (0, 0)
 
         await until(empty, timeout, f"{self.queue} is empty")
-
-
-def _parse(text: str) -> datetime:
-    """RFC 3339 with up to nine digits of fraction, which `fromisoformat` does not take."""
-    whole, _, fraction = text.rstrip("Z").partition(".")
-    return datetime.fromisoformat(f"{whole}.{fraction[:6].ljust(6, '0')}+00:00")

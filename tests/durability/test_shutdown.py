@@ -140,7 +140,7 @@ async def test_pc118_consumers_that_cannot_go_on_end_the_process(
             await js.delete_stream(at.queue)
             await js.create_stream(config)
             try:
-                await js.create_consumer(at.queue, push, action=None)
+                await js.put_consumer(at.queue, push)
             except ConsumerCreateFailed:
                 return False
             return True

@@ -10,6 +10,7 @@ Publishes are stored inside `post`, but answered from that task: the caller may 
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 from collections import deque
@@ -30,6 +31,7 @@ from shove_actors._errors import (
 )
 from shove_actors._log import about
 from shove_actors.backends._delivery import Delivery
+from shove_actors.backends._margins import DELETED_GRACE_S
 from shove_actors.backends._port import (
     BackendEvent,
     Backlog,
@@ -39,6 +41,7 @@ from shove_actors.backends._port import (
     Mark,
     Post,
     Stored,
+    StreamEnd,
 )
 from shove_actors.backends._reshard import Resharded, reshard
 from shove_actors.messaging import ShardLayout, Topology, bucket_stream, poison_bucket
@@ -49,6 +52,7 @@ from ._lane import MemoryLane, durable_settings
 from ._link import Link
 from ._reshard import MemoryShards, layout
 from ._server import MemoryServer
+from ._stream import StoredMessage
 
 _logger = logging.getLogger("shove_actors.backends.memory")
 
@@ -58,6 +62,8 @@ CAPABILITIES = Capabilities(name="memory", durable=False, virtual_time=True)
 RECONNECT_S = 0.05
 #: How long a request, or the flush on leaving, waits for a stalled link.
 REQUEST_LIMIT_S = 5.0
+#: How many messages one look brings (`next_messages`).
+BATCH = 500
 
 
 class MemoryBackend:
@@ -212,23 +218,26 @@ class MemoryBackend:
         declare(self.server, topologies)
 
     async def open_lane(self, spec: LaneSpec) -> MemoryLane:
-        await self._reach_server()
-        durable = self.server.open_durable(spec.stream, durable_settings(spec))
-        lane = MemoryLane(self, spec, durable)
-        self._lanes[lane] = None
-        lane.start()
-        return lane
+        return (await self.open_lanes([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[MemoryLane]:
         await self._reach_server()
+        opened = [(spec, *self._durable(spec)) for spec in specs]
         lanes: list[MemoryLane] = []
-        for spec in specs:
-            durable = self.server.open_durable(spec.stream, durable_settings(spec))
-            lanes.append(MemoryLane(self, spec, durable))
-        for lane in lanes:
+        for spec, durable, pause_s in opened:
+            lane = MemoryLane(self, spec, durable)
             self._lanes[lane] = None
-            lane.start()
+            lane.start(pause_s=pause_s)
+            lanes.append(lane)
         return lanes
+
+    def _durable(self, spec: LaneSpec) -> tuple[Durable, float]:
+        """And how long not to read it: it may have taken the place of one that was deleted."""
+        stream = self.server.require_stream(spec.stream)
+        new = spec.durable not in stream.durables
+        durable = self.server.open_durable(spec.stream, durable_settings(spec))
+        used = stream.last_sequence > len(stream.messages)
+        return durable, DELETED_GRACE_S if new and used and spec.max_ack_pending == 1 else 0.0
 
     async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
         await self._reach_server()
@@ -283,23 +292,32 @@ class MemoryBackend:
         await self._reach_server()
         return self.server.marks.all(queue)
 
-    async def last_sequence(self, stream: str) -> int:
+    async def keeps_marks(self, queue: str) -> bool:
         await self._reach_server()
-        return self.server.require_stream(stream).last_sequence
+        return self.server.marks.exist(queue)
+
+    def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
+        return self.server.marks.watch(queue, partial(self.link.deliver, changed))
+
+    async def last_sequence(self, stream: str) -> int:
+        return (await self.stream_end(stream)).sequence
+
+    async def stream_end(self, stream: str) -> StreamEnd:
+        await self._reach_server()
+        found = self.server.require_stream(stream)
+        return StreamEnd(found.last_sequence, str(found.number))
 
     async def next_message(self, stream: str, sequence: int) -> Kept | None:
         await self._reach_server()
         self.server.advance()
         found = self.server.require_stream(stream).at_or_after(sequence)
-        if found is None:
-            return None
-        return Kept(
-            found.sequence,
-            found.subject,
-            found.payload,
-            found.header_block or None,
-            found.timestamp_ns,
-        )
+        return None if found is None else _kept(found)
+
+    async def next_messages(self, stream: str, sequence: int) -> list[Kept]:
+        await self._reach_server()
+        self.server.advance()
+        behind = self.server.require_stream(stream).from_sequence(sequence)
+        return [_kept(message) for message in itertools.islice(behind, BATCH)]
 
     async def delete_message(self, stream: str, sequence: int) -> bool:
         await self._reach_server()
@@ -497,3 +515,13 @@ class MemoryBackend:
 
     def lane_retired(self, lane: MemoryLane) -> None:
         self._lanes.pop(lane, None)
+
+
+def _kept(message: StoredMessage) -> Kept:
+    return Kept(
+        message.sequence,
+        message.subject,
+        message.payload,
+        message.header_block or None,
+        message.timestamp_ns,
+    )

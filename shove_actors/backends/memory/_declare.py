@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shove_actors._errors import TopologyError
+from shove_actors.backends._policy import policy_began
 from shove_actors.messaging import (
     Retention,
     Topology,
@@ -21,6 +22,7 @@ from shove_actors.messaging import (
     layout_of,
     overlap,
     resharded_refusal,
+    skip_refusal,
 )
 
 from ._server import MemoryServer
@@ -38,6 +40,14 @@ def declare(server: MemoryServer, topologies: Sequence[Topology]) -> None:
             steps += _plan(server, main_settings(topology), topology)
         for settings in side_settings(topology):
             steps += _plan(server, settings, None)
+        if topology.fails_all:
+            if not server.marks.exist(topology.queue):
+                stream = server.streams.get(topology.queue)
+                if stream is not None and stream.durables:
+                    steps.append(partial(policy_began, topology.queue))
+                steps.append(partial(server.marks.make, topology.queue))
+        elif topology.sequenced and server.marks.exist(topology.queue):
+            raise skip_refusal(topology.queue)
     for step in steps:
         step()
 

@@ -65,6 +65,9 @@ class MemoryLane:
         self._fence = Fence(backend, spec.ack_wait_s * LEASE_SHARE)
         self._closed = False
         self._awaits_stream = False
+        #: Its durable is gone, or may have taken the place of another one: nothing is asked for.
+        self._held_off = False
+        self._absences = 0
         self._tenure = Tenure()
         self._tickets = 0
         self._at_once = 0
@@ -319,7 +322,7 @@ class MemoryLane:
 
     def _refill(self) -> None:
         missing = self._credit - len(self._held) - self._requested
-        if missing <= 0 or self._closed or self._awaits_stream:
+        if missing <= 0 or self._closed or self._awaits_stream or self._held_off:
             return
         if self._backend.link.send(partial(self.durable.pull, self._request, missing)):
             self._requested += missing
@@ -387,8 +390,25 @@ class MemoryLane:
 
     # ---------------------------------------------------------------------- life cycle
 
-    def start(self) -> None:
-        self._refill()
+    def start(self, *, pause_s: float = 0.0) -> None:
+        """`pause_s`: not before so long; its durable may have taken the place of another one."""
+        if pause_s:
+            self._hold_off(pause_s, self._refill)
+        else:
+            self._refill()
+
+    def _hold_off(self, seconds: float, then: Callable[[], None]) -> None:
+        self._held_off = True
+        self._absences += 1
+        absence, server = self._absences, self._backend.server
+
+        def go_on() -> None:
+            if absence == self._absences:
+                self._held_off = False
+                # Lost without a connection; the next one begins with a look.
+                self._backend.link.send(then)
+
+        server.call_at(server.now() + seconds, go_on)
 
     async def close(self) -> None:
         if not self._closed:
@@ -451,7 +471,20 @@ class MemoryLane:
                 delivery.on_lost()
         self._request = PullRequest(self)
         self._requested = 0
-        self.reopen()
+        # The next one delivers again what this one has delivered: everybody has to let go of it
+        # first. The same on NATS (`nats/_recovery.py`).
+        self._hold_off(self._old_leases(), self.reopen)
+
+    def _old_leases(self) -> float:
+        """How long after a durable is gone somebody may be at what it had delivered."""
+        spec, stream = self._spec, self.durable.stream
+        if (
+            spec.max_ack_pending == 1
+            and self._backend.server.streams.get(spec.stream) is stream
+            and next(stream.browse(spec.filter_subject), None) is not None
+        ):
+            return spec.ack_wait_s
+        return margins.DELETED_GRACE_S
 
     def stream_created(self) -> None:
         if self._awaits_stream:

@@ -66,6 +66,7 @@ class MemoryServer:
         self._clock = ServerClock(epoch_ns)
         self._timers = Timers()
         self._streams: dict[str, Stream] = {}
+        self._made = 0
         self._backends: dict[str, MemoryBackend] = {}
         self._dirty: dict[Durable, None] = {}
         #: In the middle of delivering; whoever serves takes in what comes of it.
@@ -113,7 +114,8 @@ class MemoryServer:
         if settings.name in self._streams:
             raise TopologyError(f"stream {settings.name!r} exists already: edit or delete it")
         self.check_overlap(settings)
-        stream = Stream(settings, self._timers, self.touch)
+        self._made += 1
+        stream = Stream(settings, self._timers, self.touch, self._made)
         stream.observer = self._observer
         self._streams[settings.name] = stream
         self._by_subject.clear()

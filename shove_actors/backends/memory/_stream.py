@@ -97,9 +97,15 @@ class Stream:
     """A stream of a `MemoryServer`, with its durables."""
 
     def __init__(
-        self, settings: StreamSettings, timers: Timers, touch: Callable[[Durable], None]
+        self,
+        settings: StreamSettings,
+        timers: Timers,
+        touch: Callable[[Durable], None],
+        number: int = 1,
     ) -> None:
         self.settings = settings
+        #: Tells it from every other one of its server, also of the same name.
+        self.number = number
         self.durables: dict[str, Durable] = {}
         self.messages: dict[int, StoredMessage] = {}
         self.last_sequence = 0
@@ -242,6 +248,10 @@ class Stream:
             return found
         # Ascending: a message is only ever added at the end.
         return next((m for s, m in self.messages.items() if s > sequence), None)
+
+    def from_sequence(self, sequence: int) -> Iterator[StoredMessage]:
+        """The stored messages from `sequence` on."""
+        return (m for s, m in self.messages.items() if s >= sequence)
 
     # ------------------------------------------------------------------------- ageing
 

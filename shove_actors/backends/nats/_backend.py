@@ -29,16 +29,19 @@ from shove_actors._errors import (
 )
 from shove_actors._groups import unwrapped
 from shove_actors._log import about
+from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._port import (
     BackendEvent,
     Backlog,
     Capabilities,
     Kept,
+    Lane,
     LaneSpec,
     Mark,
     Post,
     Stored,
+    StreamEnd,
 )
 from shove_actors.backends._reshard import Resharded, reshard
 from shove_actors.jetstream import (
@@ -51,16 +54,18 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
-from shove_actors.messaging import ShardLayout, Topology, check_collisions
+from shove_actors.messaging import ShardLayout, Topology, check_collisions, owners_bucket
 
-from ._browse import delete_message, last_sequence, next_message
+from ._browse import delete_message, next_message, next_messages, stream_end
 from ._declare import declare_all
 from ._denied import concerns, for_lane
-from ._durables import ensure_durable, ensure_durables
-from ._features import BASE, RESHARD, require
+from ._durables import ensure_durable, ensure_durables, was_read
+from ._features import BASE, KEYED, RESHARD, require
+from ._keyed_durable import NatsKeyedLane
 from ._lane import NatsLane
-from ._marks import list_marks, read_mark, write_mark
+from ._marks import keeps_marks, list_marks, read_mark, watch_marks, write_mark
 from ._notes import read_note, write_note
+from ._owners import ensure_owners
 from ._patience import patiently
 from ._reshard import NatsShards, ShardWatch
 from ._settle_guard import SettleGuard
@@ -95,7 +100,7 @@ class NatsBackend:
     def __init__(self, config: NatsConfig) -> None:
         self.connection = Connection(config)
         self.js = JetStream(self.connection)
-        self._lanes: set[NatsLane] = set()
+        self._lanes: set[NatsLane | NatsKeyedLane] = set()
         self.guard = SettleGuard(self.connection)
         self._lane_opened = trio.Event()
         self._shards = ShardWatch(self.connection, self.js)
@@ -313,7 +318,13 @@ class NatsBackend:
 
     async def identity(self, spec: LaneSpec) -> str:
         """Names one durable among all that had its name."""
-        return (await self.js.consumer_info(spec.stream, spec.durable)).created
+        return (await self.js.consumer_info(spec.stream, spec.durable)).identity
+
+    async def stores(self, spec: LaneSpec) -> bool:
+        """Whether there is a message that such a durable would deliver, or has delivered."""
+        body = {"subjects_filter": spec.filter_subject or ">"}
+        state = (await self.js.call(f"STREAM.INFO.{spec.stream}", body))["state"]
+        return bool(state.get("subjects"))
 
     def _hear_deletions(self, stream: str) -> None:
         """A lane without a pull under way would not learn that its durable is gone, and with it
@@ -334,24 +345,42 @@ class NatsBackend:
         durable = tokens[6] if len(tokens) > 6 else None
         for lane in list(self._lanes):
             if lane.spec.stream == stream and durable in (None, lane.spec.durable):
-                lane.on_deleted()
+                lane.on_deleted(stream=durable is None)
 
-    async def open_lane(self, spec: LaneSpec) -> NatsLane:
+    async def open_lane(self, spec: LaneSpec) -> Lane:
         return (await self.open_lanes([spec]))[0]
 
-    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[NatsLane]:
-        require(self.connection, BASE)
-        identities = await patiently(partial(ensure_durables, self.js, specs))
+    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[Lane]:
+        keyed = [spec for spec in specs if spec.keyed is not None]
+        require(self.connection, KEYED if keyed else BASE)
+        fresh: set[str] = set()
+        identities = await patiently(partial(ensure_durables, self.js, specs, fresh))
+        pause_s = 0.0
+        if fresh and specs[0].max_ack_pending == 1 and await was_read(self.js, specs[0].stream):
+            pause_s = margins.DELETED_GRACE_S  # they may have taken the place of deleted ones
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
-        lanes = [NatsLane(self, spec, identities.get(spec.durable, "")) for spec in specs]
-        self._lanes.update(lanes)
+        if keyed:
+            await patiently(partial(self._ensure_owners, keyed[0].stream))
+        opened: list[Lane] = []
+        for spec in specs:
+            identity = identities.get(spec.durable, "")
+            if spec.keyed is not None:
+                keyed_lane = NatsKeyedLane(self, spec, identity)
+                self._lanes.add(keyed_lane)
+                opened.append(keyed_lane)
+                continue
+            lane = NatsLane(self, spec, identity)
+            self._lanes.add(lane)
+            lane.start(pause_s=pause_s if spec.durable in fresh else 0.0)
+            opened.append(lane)
         self._lane_opened.set()
-        for lane in lanes:
-            lane.start()
-        return lanes
+        return opened
 
-    def forget_lane(self, lane: NatsLane) -> None:
+    async def _ensure_owners(self, stream: str) -> None:
+        await ensure_owners(self.js, owners_bucket(stream), stream)
+
+    def forget_lane(self, lane: NatsLane | NatsKeyedLane) -> None:
         self._lanes.discard(lane)
         stream = lane.spec.stream
         if not any(other.spec.stream == stream for other in self._lanes):
@@ -383,11 +412,24 @@ class NatsBackend:
     async def list_marks(self, queue: str) -> list[tuple[str, Mark]]:
         return await list_marks(self.js, queue)
 
+    async def keeps_marks(self, queue: str) -> bool:
+        return await keeps_marks(self.js, queue)
+
+    def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
+        sid = watch_marks(self.connection, queue, changed)
+        return partial(self.start_soon, self.connection.unsubscribe, sid)
+
     async def last_sequence(self, stream: str) -> int:
-        return await last_sequence(self.js, stream)
+        return (await stream_end(self.js, stream)).sequence
+
+    async def stream_end(self, stream: str) -> StreamEnd:
+        return await stream_end(self.js, stream)
 
     async def next_message(self, stream: str, sequence: int) -> Kept | None:
         return await next_message(self.js, stream, sequence)
+
+    async def next_messages(self, stream: str, sequence: int) -> list[Kept]:
+        return await next_messages(self.js, stream, sequence)
 
     async def delete_message(self, stream: str, sequence: int) -> bool:
         return await delete_message(self.js, stream, sequence)

@@ -19,6 +19,7 @@ from shove_actors._errors import (
     StreamNotFound,
     TopologyError,
 )
+from shove_actors.backends._policy import policy_began
 from shove_actors.jetstream import JetStream, StreamConfig
 from shove_actors.messaging import (
     RESHARDED,
@@ -29,10 +30,11 @@ from shove_actors.messaging import (
     layout_of,
     matches,
     resharded_refusal,
+    skip_refusal,
 )
 
 from ._features import BASE, LOWERED, MAX_BYTES, require
-from ._marks import bucket_config
+from ._marks import bucket_config, keeps_marks
 from ._refused import explained
 
 #: Retried publishes are recognised for this long.
@@ -95,6 +97,8 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
     for topology in topologies:
         if topology.stream_config is not None and topology.stream_config.max_bytes is not None:
             require(js.connection, MAX_BYTES)
+        if topology.sequenced and not topology.fails_all:
+            await refuse_skip(js, topology.queue)
         if topology.external:
             await _verify_external(js, topology)
         else:
@@ -106,7 +110,11 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
             await _declare(js, config, owned=False, shards=0)
         if topology.fails_all:
             config = bucket_config(topology.queue, topology.config.num_replicas)
-            await _declare(js, config, owned=topology.stream_config is not None, shards=0)
+            # Looked at before: a process that declares at the same time consumes afterwards.
+            in_use = (await js.stream_info(topology.queue)).consumer_count
+            owned = topology.stream_config is not None
+            if await _declare(js, config, owned=owned, shards=0) and in_use:
+                policy_began(topology.queue)
 
 
 async def _verify_external(js: JetStream, topology: Topology) -> None:
@@ -124,14 +132,21 @@ async def _verify_external(js: JetStream, topology: Topology) -> None:
         )
 
 
-async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: int) -> None:
+async def refuse_skip(js: JetStream, queue: str) -> None:
+    """Raises `TopologyError` where a topic without FAIL_ALL has no business."""
+    if await keeps_marks(js, queue):
+        raise skip_refusal(queue)
+
+
+async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: int) -> bool:
+    """True when it was made."""
     for last in (False, True):
         try:
             info = await js.stream_info(config.name)
         except StreamNotFound:
             try:
                 await js.create_stream(config)
-                return
+                return True
             except StreamNameInUse:
                 # Another process was faster, with other settings: read again and reconcile.
                 if last:
@@ -173,7 +188,8 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
             except ApiError as exc:
                 why = explained(exc, config, changes, current)
                 raise why from (exc if why is not exc else exc.__cause__)
-        return
+        break
+    return False
 
 
 def _may_bind(config: StreamConfig, current: StreamConfig, messages: int, shards: int) -> bool:

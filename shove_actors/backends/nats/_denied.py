@@ -13,10 +13,11 @@ from shove_actors._errors import PermissionDenied
 from shove_actors.jetstream import parse_ack
 
 if TYPE_CHECKING:
+    from ._keyed_durable import NatsKeyedLane
     from ._lane import NatsLane
 
 
-def concerns(error: PermissionDenied, lane: NatsLane) -> bool:
+def concerns(error: PermissionDenied, lane: NatsLane | NatsKeyedLane) -> bool:
     """Whether `lane` cannot work without what was refused."""
     subject = error.subject.encode()
     if error.operation == "subscribe":
@@ -30,7 +31,7 @@ def concerns(error: PermissionDenied, lane: NatsLane) -> bool:
     return (parts.stream, parts.consumer) == (lane.spec.stream, lane.spec.durable)
 
 
-def for_lane(error: PermissionDenied, lane: NatsLane) -> PermissionDenied:
+def for_lane(error: PermissionDenied, lane: NatsLane | NatsKeyedLane) -> PermissionDenied:
     """What its consumers end with."""
     return PermissionDenied(
         f"consumer {lane.spec.durable!r} of stream {lane.spec.stream!r} cannot be read: {error}",

@@ -25,6 +25,13 @@ from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream
 from shove_actors.messaging import layout_of, removed_shard
 
+from ._pinning import pinned_settings
+
+_NOT_PINNED: dict[str, object] = {
+    "priority_groups": (),
+    "priority_policy": None,
+    "priority_timeout": None,
+}
 #: How many durables are created at a time.
 CREATE_AT_ONCE = 16
 #: A consumer of a work-queue stream overlaps another one (10099, 10100).
@@ -35,13 +42,14 @@ _REQUEST_LIMITS = ("max_batch", "max_expires", "max_bytes")
 
 
 def durable_config(spec: LaneSpec) -> ConsumerConfig:
-    return ConsumerConfig(
+    config = ConsumerConfig(
         name=spec.durable,
         durable_name=spec.durable,
         filter_subject=spec.filter_subject,
         ack_wait=spec.ack_wait_s,
         max_ack_pending=spec.max_ack_pending,
     )
+    return config if spec.keyed is None else replace(config, **pinned_settings(spec))
 
 
 async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
@@ -64,16 +72,21 @@ async def _ensured(js: JetStream, spec: LaneSpec) -> tuple[ConsumerInfo, bool]:
     return info, False
 
 
-async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
+async def ensure_durables(
+    js: JetStream, specs: Sequence[LaneSpec], fresh: set[str]
+) -> dict[str, str]:
     """`ensure_durable` for many durables of one stream: one listing instead of a look at each.
 
-    Returns when each was made, by name: a later one of the same name is another durable.
+    Returns when each was made, by name: a later one of the same name is another durable. `fresh`
+    gets the names of those that had to be created.
     """
     made: dict[str, str] = {}
     if len(specs) < 4:
         for spec in specs:
-            info, _ = await _ensured(js, spec)
-            made[spec.durable] = info.created
+            info, created = await _ensured(js, spec)
+            made[spec.durable] = info.identity
+            if created:
+                fresh.add(spec.durable)
         return made
     known: dict[str, ConsumerInfo] = {}
     try:
@@ -89,9 +102,16 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str,
             missing.append(spec)
         else:
             await _reconcile(js, spec, found)
-            made[spec.durable] = found.created
+            made[spec.durable] = found.identity
     made.update(await _create_many(js, missing))
+    fresh.update(spec.durable for spec in missing)
     return made
+
+
+async def was_read(js: JetStream, stream: str) -> bool:
+    """Whether a work queue has ever given a message away for good: then it had a durable."""
+    info = await js.stream_info(stream)
+    return info.messages < info.last_seq
 
 
 async def _create_many(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
@@ -103,7 +123,7 @@ async def _create_many(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, st
     async def create_one_after_another(scope: trio.CancelScope) -> None:
         for spec in waiting:
             try:
-                made[spec.durable] = (await _create(js, spec)).created
+                made[spec.durable] = (await _create(js, spec)).identity
             except Exception as exc:
                 failures.append(exc)
                 scope.cancel()
@@ -121,7 +141,11 @@ async def _refuse_removed_shards(js: JetStream, missing: Sequence[LaneSpec]) -> 
     """The server would make a durable for a subject that the stream never holds: a consumer that
     was built with another number of shards would run on, idle, instead of saying so.
     """
-    sharded = [spec for spec in missing if spec.filter_subject and spec.max_ack_pending == 1]
+    sharded = [
+        spec
+        for spec in missing
+        if spec.filter_subject and (spec.max_ack_pending == 1 or spec.keyed is not None)
+    ]
     if not sharded:
         return
     stream = sharded[0].stream
@@ -137,7 +161,7 @@ async def _refuse_removed_shards(js: JetStream, missing: Sequence[LaneSpec]) -> 
 
 async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:
     try:
-        return await js.create_consumer(spec.stream, durable_config(spec), action=None)
+        return await js.put_consumer(spec.stream, durable_config(spec))
     except StreamNotFound as exc:
         raise _not_declared(spec) from exc
     except ApiError as exc:
@@ -178,11 +202,17 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
     if config.max_deliver not in (None, -1, 0):
         # A server-side limit strands the message in the stream (PC-033).
         changes["max_deliver"] = -1
+    if spec.keyed is not None:
+        wanted = pinned_settings(spec)
+        if any(getattr(config, name) != value for name, value in wanted.items()):
+            changes.update(wanted)
+    elif config.priority_policy == "pinned_client":
+        # It was a keyed shard; whoever pulls without a group would be turned away.
+        changes.update(_NOT_PINNED)
     if changes:
-        await js.create_consumer(
+        await js.put_consumer(
             spec.stream,
             replace(config, name=spec.durable, **changes),  # type: ignore[arg-type]
-            action=None,
         )
 
 
@@ -192,12 +222,12 @@ def _refuse_lossy(where: str, config: ConsumerConfig) -> None:
         found.append(("deliver_policy", config.deliver_policy, "'all'"))
     if config.replay_policy != "instant":
         found.append(("replay_policy", config.replay_policy, "'instant'"))
-    if config.extra.get("headers_only"):
+    if config.headers_only:
         found.append(("headers_only", True, "False"))
     for name in _REQUEST_LIMITS:
-        limit = config.extra.get(name)
+        limit = getattr(config, name)
         # The server takes 0 and less for no limit.
-        if isinstance(limit, int) and limit > 0:
+        if limit is not None and limit > 0:
             found.append((name, limit, "no limit"))
     if found:
         name, actual, wanted = found[0]

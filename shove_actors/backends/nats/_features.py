@@ -55,6 +55,13 @@ RESHARD: Final = Feature(
     why="it keeps no metadata of streams, so that a later declare would not know of the change",
     instead="stop publishing, let the consumers drain the topic, then declare the new number",
 )
+#: One process at a time is sent the messages of a durable, and may rewind it to its ack floor.
+KEYED: Final = Feature(
+    name="a keyed topic",
+    since=(2, 14, 0),
+    why="it cannot rewind a consumer, so that the order of a key would be lost with each takeover",
+    instead="leave out .keyed(...): one message per shard at a time, or upgrade the server",
+)
 
 
 def version_of(text: str) -> tuple[int, int, int] | None:

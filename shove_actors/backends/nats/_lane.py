@@ -61,7 +61,7 @@ class NatsLane:
             backend,
             spec,
             notice=self._notice,
-            on_created=self.drop_all,
+            on_gone=self.drop_all,
             on_failed=self._end,
             on_ended=self._recovered,
         )
@@ -127,7 +127,10 @@ class NatsLane:
             self._abandon_pulls()
         self._top_up()
 
-    def start(self) -> None:
+    def start(self, *, pause_s: float = 0.0) -> None:
+        """`pause_s`: not before so long; its durable may have taken the place of another one."""
+        if pause_s:
+            self._recovery.begin("made while it may have been in use", pause_s=pause_s)
         self._top_up()
 
     def statistics(self) -> LaneStatistics:
@@ -327,8 +330,10 @@ class NatsLane:
         self._hand.late(delivery)
         self._top_up()
 
-    def on_deleted(self) -> None:
+    def on_deleted(self, *, stream: bool = False) -> None:
         """Said so by the server: nothing in hand is under a lease any more."""
+        if stream:
+            self._recovery.stream_deleted()
         if not self._recovery.active:
             self.drop_all()
         self._vanished("the durable was deleted")

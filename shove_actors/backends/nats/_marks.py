@@ -6,15 +6,24 @@ deleted it, whoever writes the next mark makes it again.
 
 Reads ask the stream's leader (`STREAM.MSG.GET`). The bucket allows direct reads, which clients
 prefer and which any replica answers, but one that lags would say that a key is not poisoned.
+
+A mark is a message on its subject, whoever writes it and with whatever client, so an ordinary
+subscription hears of it (`watch_marks`). One server hands the announcement to our connection while
+it takes the mark in, so before it can have acknowledged it, and a connection keeps its order: what
+was published after the acknowledgement arrives behind it. From another server of a cluster it
+comes by another way than deliveries do; there it takes as long as a message takes between servers.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import msgspec
 
 from shove_actors._errors import (
     ConnectionError,
     MessageNotFound,
+    PermissionDenied,
     PublishRefused,
     StreamNameInUse,
     StreamNotFound,
@@ -22,7 +31,7 @@ from shove_actors._errors import (
     UnavailableError,
 )
 from shove_actors.backends._port import Mark
-from shove_actors.jetstream import JetStream, RawMessage, StreamConfig, header_value
+from shove_actors.jetstream import Connection, JetStream, RawMessage, StreamConfig, header_value
 from shove_actors.messaging import bucket_stream, bucket_subject, encode_headers, poison_bucket
 
 #: Another write came first: there are two numbers for it.
@@ -119,6 +128,20 @@ async def _store(js: JetStream, subject: str, value: bytes, block: bytes) -> boo
     if ack.error is not None or not ack.seq:
         raise PublishRefused(f"a mark on {subject} was refused: {ack.error}")
     return True
+
+
+async def keeps_marks(js: JetStream, queue: str) -> bool:
+    try:
+        await js.stream_info(bucket_stream(poison_bucket(queue)))
+    except (StreamNotFound, PermissionDenied):
+        return False  # who may not look is not to be kept from consuming; the connection says so
+    return True
+
+
+def watch_marks(connection: Connection, queue: str, changed: Callable[[], None]) -> int:
+    """The id of a subscription. Refused it, one hears nothing, and the connection says so."""
+    subject = bucket_subject(poison_bucket(queue), ">").encode()
+    return connection.subscribe(subject, lambda *message: changed())
 
 
 async def list_marks(js: JetStream, queue: str) -> list[tuple[str, Mark]]:

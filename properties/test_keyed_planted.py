@@ -1,0 +1,172 @@
+"""Defects in the ownership of keyed shards, one at a time: the histories have to show each."""
+
+from __future__ import annotations
+
+import pytest
+from keyed_histories import history
+
+from shove_actors.backends._owner_record import OwnerRecord
+from shove_actors.backends._ownership import Fate, Ownership, Step
+
+pytestmark = pytest.mark.slow
+
+#: Within so many histories each is found; most take less than fifty.
+HISTORIES = 1500
+
+
+class NoWait(Ownership):
+    """Takes the shard over as soon as it is pinned."""
+
+    def _free_at(self) -> float:
+        return float("-inf")
+
+
+class HalfWait(Ownership):
+    """Waits for half of the lease."""
+
+    def _free_at(self) -> float:
+        return super()._free_at() - self.lease_s / 2
+
+
+class WaitsOnce(Ownership):
+    """Goes on waiting from its first look, although the record was renewed since."""
+
+    def read(self, record: OwnerRecord | None, revision: int, now: float) -> None:
+        since, known = self._since, self._known
+        super().read(record, revision, now)
+        if known:
+            self._since = since
+
+
+class ProofAtAnswer(Ownership):
+    """Counts its lease from when it heard of the renewal."""
+
+    def wrote(self, step: Step, revision: int | None, sent_at: float, now: float) -> None:
+        super().wrote(step, revision, now, now)
+
+
+class NoRewind(Ownership):
+    """Takes what the server sends, from wherever."""
+
+    def _next_of_owner(self, now: float, hand: int) -> tuple[Step | None, float]:
+        self._rewind = False
+        return super()._next_of_owner(now, hand)
+
+
+class AnyCount(Ownership):
+    """Does not look for holes in the count."""
+
+    def arrived(
+        self, pin: str | None, count: int, sequence: int, *, in_hand: bool, now: float
+    ) -> Fate:
+        if self.owns and not self._awaits_first:
+            self._expected = count
+        return super().arrived(pin, count, sequence, in_hand=in_hand, now=now)
+
+
+class TakesStragglers(Ownership):
+    """Takes what was on its way before the rewind."""
+
+    def arrived(
+        self, pin: str | None, count: int, sequence: int, *, in_hand: bool, now: float
+    ) -> Fate:
+        if self._awaits_first and not self._rewind:
+            self._awaits_first, self._expected = False, count
+        return super().arrived(pin, count, sequence, in_hand=in_hand, now=now)
+
+
+class RemembersSettled(Ownership):
+    """Believes that what it took under an earlier ownership is settled."""
+
+    def wrote(self, step: Step, revision: int | None, sent_at: float, now: float) -> None:
+        last = self.last
+        super().wrote(step, revision, sent_at, now)
+        self.last = max(last, self.last)
+
+
+class ForgetsSettled(Ownership):
+    """Handles anew what it has settled and the server did not hear of."""
+
+    def arrived(
+        self, pin: str | None, count: int, sequence: int, *, in_hand: bool, now: float
+    ) -> Fate:
+        fate = super().arrived(pin, count, sequence, in_hand=in_hand, now=now)
+        return Fate.NEW if fate is Fate.SETTLED else fate
+
+
+class ReleasesBusy(Ownership):
+    """Hands the shard on while handlers run."""
+
+    def next(self, now: float, hand: int) -> tuple[Step | None, float]:
+        return super().next(now, 0)
+
+
+class NeverLapses(Ownership):
+    """Does not cancel its handlers when the lease runs out."""
+
+    def lapsed(self, now: float) -> bool:
+        told, self._lapsed = self._lapsed, False
+        return told
+
+
+class LapsesLate(Ownership):
+    """Cancels them when the lease is over, instead of before."""
+
+    def lapsed(self, now: float) -> bool:
+        return super().lapsed(now - self.lease_s / 4)
+
+
+class NoConflict(Ownership):
+    """Takes a refused write for one that was written."""
+
+    def wrote(self, step: Step, revision: int | None, sent_at: float, now: float) -> None:
+        super().wrote(step, self.revision if revision is None else revision, sent_at, now)
+
+
+class LooksAway(Ownership):
+    """Does not care whom the server has pinned."""
+
+    def looked(self, pinned: str | None, floor: int, high: int, now: float) -> None:
+        super().looked(self.pin, floor, high, now)
+
+
+class NeverLetsGo(Ownership):
+    """Keeps a shard whose messages go to somebody else."""
+
+    def looked(self, pinned: str | None, floor: int, high: int, now: float) -> None:
+        super().looked(pinned, floor, high, now)
+        self.leaving = False
+
+
+DEFECTS = (
+    NoWait,
+    HalfWait,
+    WaitsOnce,
+    ProofAtAnswer,
+    NoRewind,
+    AnyCount,
+    TakesStragglers,
+    RemembersSettled,
+    ForgetsSettled,
+    ReleasesBusy,
+    NeverLapses,
+    LapsesLate,
+    NoConflict,
+    LooksAway,
+    NeverLetsGo,
+)
+
+
+@pytest.mark.parametrize("defect", DEFECTS, ids=lambda defect: str(defect.__name__))
+def test_the_histories_show_it(defect: type[Ownership]) -> None:
+    for seed in range(HISTORIES):
+        try:
+            history(seed, defect)
+        except AssertionError:
+            return
+    pytest.fail(f"{HISTORIES} histories with {defect.__name__}, and nothing was seen")
+
+
+def test_without_a_defect_nothing_is_seen() -> None:
+    for seed in range(300):
+        history(seed)

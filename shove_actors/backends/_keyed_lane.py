@@ -1,0 +1,553 @@
+"""A lane of a keyed shard: one process owns it, and handles many keys of it at once.
+
+What is decided is `_ownership.py`, which key is next `_key_lanes.py`; here both are connected to a
+durable (`PinnedDurable`, of the backend) and to the workers (`Lane`). The same on every backend.
+
+Invariants
+* Workers are given a delivery only while the shard is ours (`Ownership.starts`).
+* One lease for all: when it lapses, every handler is cancelled at once and everything that waits is
+  forgotten. It is looked at before each request, each delivery and each settle, by a timer, and by
+  the lease keeper before any task runs after a pause (`tend`).
+* A handler that was cancelled counts as running until its worker lets go of its delivery. Until
+  then the shard is neither handed on nor taken again.
+* RETRY is carried out here, not by the server: the delivery stays in hand, in front of its key.
+* What is in hand is never given back: whoever owns the shard next rewinds the durable.
+
+Nothing has to be kept alive for the server: it delivers what is in hand for longer than the ack
+wait again to whoever is pinned. That is us, and it is recognised (`Fate.AGAIN`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping
+from typing import Final, Protocol
+
+import trio
+
+from shove_actors._errors import ShoveError, UsageError
+from shove_actors._log import about
+
+from ._delivery import Delivery
+from ._keyed_buffer import KeyedBuffer
+from ._owner_record import decode_owner, encode_owner
+from ._ownership import Fate, Ownership, Step
+from ._port import LaneSpec, LaneStatistics
+
+logger = logging.getLogger("shove_actors.backends.keyed")
+
+#: The server's patience with an owner that does not pull, as a share of the lease; and bounds.
+PIN_SHARE: Final = 1 / 3
+PIN_LEAST_S: Final = 0.5
+PIN_MOST_S: Final = 10.0
+#: Pulls follow each other so much more often than that.
+PULLS_PER_PIN: Final = 3
+#: How long a request may take before its answer counts as lost.
+REQUEST_S: Final = 2.0
+_NEVER: Final = float("inf")
+
+_numbers = itertools.count(1)
+
+
+def pin_timeout(lease_s: float) -> float:
+    """After how long without a pull the server chooses somebody else."""
+    return min(PIN_MOST_S, max(PIN_LEAST_S, lease_s * PIN_SHARE))
+
+
+class PinnedDurable(Protocol):
+    """One durable that delivers to one process at a time, and the record of who owns it.
+
+    Requests raise `ShoveError` when it is not known what became of them.
+    """
+
+    @property
+    def connected(self) -> bool: ...
+
+    def pull(self, batch: int, pin: str | None) -> bool:
+        """Ask for messages. False: not connected."""
+        ...
+
+    def begin(self) -> None:
+        """Forget all pulls: what is heard of them from now on is only messages."""
+        ...
+
+    def ack(self, delivery: Delivery) -> None: ...
+
+    async def confirm(self) -> bool:
+        """Wait until the server has read all acknowledgements."""
+        ...
+
+    async def read_owner(self) -> tuple[bytes | None, int]:
+        """The record and its revision; 0 if there is none."""
+        ...
+
+    async def write_owner(self, record: bytes, revision: int) -> int | None:
+        """Its new revision. None: it is not at `revision` any more."""
+        ...
+
+    async def look(self) -> tuple[str | None, int, int]:
+        """Who is pinned, up to which sequence all is settled, and the last one delivered."""
+        ...
+
+    async def rewind(self) -> None: ...
+
+    async def unpin(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class KeyedLane:
+    """See `backends._port.Lane`. `run` does its work; without it nothing is ever owned."""
+
+    def __init__(self, spec: LaneSpec, durable: PinnedDurable) -> None:
+        if spec.keyed is None:
+            raise UsageError(f"{spec.durable!r} has no keyed lane")
+        self._spec = spec
+        self._keyed = spec.keyed
+        self._durable = durable
+        self.ownership = Ownership(f"{os.getpid()}-{os.urandom(6).hex()}", spec.ack_wait_s)
+        self._buffer = KeyedBuffer(spec.keyed.max_in_flight)
+        self._credit = spec.credit
+        self._held: dict[int, Delivery] = {}
+        #: In a worker's hands, also when it is not ours any more.
+        self._taken: dict[Delivery, None] = {}
+        self._tenure = 0
+        self._closing = False
+        #: No pull of this ownership is left.
+        self._left = False
+        self._released = trio.Event()
+        self._ask = trio.Event()
+        self._timer = trio.Event()
+        self._pin_s = pin_timeout(spec.ack_wait_s)
+        self._pulled_as: str | None = None
+        self._requested = 0
+        self._pull_at = -_NEVER
+        self._received = 0
+        self._pulls = 0
+        self._troubled = False
+        self.ownership.connected = durable.connected
+        self.wake_next = self._buffer.wake_next
+
+    def __repr__(self) -> str:
+        return f"<KeyedLane {self._spec.durable}: {len(self._held)} held, {self.ownership!r}>"
+
+    @property
+    def spec(self) -> LaneSpec:
+        return self._spec
+
+    @property
+    def held(self) -> Mapping[int, Delivery]:
+        return self._held
+
+    @property
+    def busy_until(self) -> float:
+        return self._buffer.busy_until
+
+    @property
+    def requested(self) -> int:
+        """Asked for and not here yet."""
+        return self._requested
+
+    @property
+    def keys(self) -> int:
+        """How many keys are in memory: those of what is in hand."""
+        return self._buffer.keys
+
+    def set_credit(self, credit: int) -> None:
+        self._credit = credit
+        self._timer.set()
+
+    def statistics(self) -> LaneStatistics:
+        return LaneStatistics(
+            waiting=len(self._buffer),
+            held=len(self._held),
+            requested=self._requested,
+            credit=self._credit,
+            received=self._received,
+            pulls=self._pulls,
+        )
+
+    # ------------------------------------------------------------------ for workers
+
+    def receive_nowait(self) -> Delivery:
+        delivery = self._buffer.receive_nowait()
+        self._taken[delivery] = None
+        return delivery
+
+    async def receive(self) -> Delivery:
+        delivery = await self._buffer.receive()
+        self._taken[delivery] = None
+        return delivery
+
+    def ack(self, delivery: Delivery) -> None:
+        if not self._ends(delivery):
+            return
+        del self._held[delivery.sequence]
+        self._buffer.done(delivery)
+        if self._durable.connected:
+            # Otherwise it is told when the message comes again (`Fate.SETTLED`).
+            self._durable.ack(delivery)
+        self._top_up(trio.current_time())
+
+    def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
+        if self._ends(delivery):
+            self._retry(delivery, delay_s or 0.0)
+
+    def renew(self, delivery: Delivery) -> None:
+        """There is one lease for all, and it is renewed by `run`."""
+
+    def forget(self, delivery: Delivery) -> None:
+        if delivery.settled:
+            return
+        dropped = delivery.sequence not in self._held or not self.ownership.owns
+        delivery.settled = delivery.lost = True
+        self._taken.pop(delivery, None)
+        self._ask.set()
+        if not dropped and self._held.get(delivery.sequence) is delivery:
+            # The worker thought better of it, the shard is still ours.
+            self._retry(delivery, 0.0)
+
+    def _ends(self, delivery: Delivery) -> bool:
+        """Its handler has ended. False: too late, nothing may be said."""
+        if delivery.settled:
+            raise UsageError(f"{delivery!r} is settled already")
+        now = trio.current_time()
+        self._look(now)
+        delivery.settled = True
+        self._taken.pop(delivery, None)
+        if self.ownership.leaving or not self.ownership.owns:
+            self._ask.set()
+        if not delivery.lost and self.ownership.may_settle(now):
+            return True
+        delivery.lost = True
+        logger.warning(
+            "the lease of %s:%d ended before it was settled; the settle is dropped and the "
+            "server delivers the message again",
+            self._spec.stream,
+            delivery.sequence,
+            extra=about("settle_late", queue=delivery.stream, sequence=delivery.sequence),
+        )
+        return False
+
+    def _retry(self, delivery: Delivery, delay_s: float) -> None:
+        """The same message once more, after the delay, before the others of its key."""
+        if not self.ownership.starts:
+            # Leaving: whoever comes next has it from the server.
+            del self._held[delivery.sequence]
+            self._buffer.done(delivery)
+            return
+        after = self._delivery(
+            delivery.subject,
+            delivery.payload,
+            delivery.raw_headers,
+            delivery.sequence,
+            delivery.num_delivered + 1,
+            delivery.timestamp_ns,
+            delivery.reply,
+        )
+        after.key = delivery.key
+        after.arrived_at = delivery.arrived_at
+        self._held[delivery.sequence] = after
+        self._buffer.again(delivery, after, trio.current_time() + delay_s)
+        self._timer.set()
+
+    def _delivery(
+        self,
+        subject: str,
+        payload: bytes,
+        raw_headers: bytes | None,
+        sequence: int,
+        num_delivered: int,
+        timestamp_ns: int,
+        reply: bytes,
+    ) -> Delivery:
+        delivery = Delivery(
+            self,
+            subject,
+            payload,
+            raw_headers,
+            self._spec.stream,
+            sequence,
+            num_delivered,
+            timestamp_ns,
+            self.ownership.proof,
+            reply,
+        )
+        delivery.tenure = self._tenure
+        return delivery
+
+    async def confirm(self) -> bool:
+        return await self._durable.confirm()
+
+    # ------------------------------------------------------------------ from the backend
+
+    def arrived(
+        self,
+        pin: str | None,
+        count: int,
+        subject: str,
+        payload: bytes,
+        raw_headers: bytes | None,
+        sequence: int,
+        timestamp_ns: int,
+        reply: bytes,
+        *,
+        requested: bool = True,
+    ) -> None:
+        """A message. `requested`: of a pull that counts (`PinnedDurable.begin`)."""
+        now = trio.current_time()
+        self._look(now)
+        if requested and self._requested:
+            self._requested -= 1
+        self._received += 1
+        own = self.ownership
+        before = self._held.get(sequence)
+        fate = own.arrived(pin, count, sequence, in_hand=before is not None, now=now)
+        if fate is Fate.NEW:
+            record = own.record
+            assert record is not None
+            delivery = self._delivery(
+                subject,
+                payload,
+                raw_headers,
+                sequence,
+                record.deliveries(sequence),
+                timestamp_ns,
+                reply,
+            )
+            delivery.arrived_at = now
+            delivery.key = self._keyed.key_of(delivery)
+            self._held[sequence] = delivery
+            self._buffer.push(delivery)
+            self._top_up(now)
+            return
+        if before is not None and fate is Fate.AGAIN:
+            before.reply = reply
+        elif fate is Fate.SETTLED:
+            self._durable.ack(
+                self._delivery(subject, b"", None, sequence, 1, timestamp_ns, reply)
+            )
+        self._ask.set()
+        self._top_up(now)
+
+    def refused(self) -> None:
+        """A pull with the present pin was turned away."""
+        self._requested = 0
+        self.ownership.refused(trio.current_time())
+        self._ask.set()
+        self._timer.set()
+
+    def pull_ended(self, left: int | None) -> None:
+        """A request ended; so much of it was left (None: all)."""
+        self._requested = 0 if left is None else max(0, self._requested - left)
+        self._timer.set()
+
+    def heartbeat(self, count: int | None) -> None:
+        """The durable has delivered so many."""
+        if count is not None:
+            self.ownership.delivered_up_to(count)
+            self._ask.set()
+
+    def disconnected(self) -> None:
+        self._requested = 0
+        self.ownership.disconnected()
+        self._ask.set()
+
+    def reconnected(self) -> None:
+        self._pull_at = -_NEVER
+        self.ownership.reconnected(trio.current_time())
+        self._ask.set()
+        self._timer.set()
+
+    def recreated(self) -> None:
+        """The durable was deleted: it is another one, or will be."""
+        self._requested = 0
+        self.ownership.recreated()
+        self._ask.set()
+
+    def fail(self, error: Exception) -> None:
+        """It cannot go on: workers raise this."""
+        self.ownership.leave()
+        self._buffer.end(error)
+
+    def tend(self, now: float) -> None:
+        """From the lease keeper: also before any task runs, after a pause."""
+        self._look(now)
+
+    # ------------------------------------------------------------------ its tasks
+
+    async def run(self) -> None:
+        """Until cancelled, or until the lane is closed and the shard handed on."""
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._keep_time)
+                await self._converse()
+                nursery.cancel_scope.cancel()
+        finally:
+            self.ownership.abandon()
+            self._look(trio.current_time())
+
+    async def _converse(self) -> None:
+        """One request after another."""
+        own = self.ownership
+        while True:
+            now = trio.current_time()
+            self._look(now)
+            step, wake = own.next(now, len(self._taken))
+            if step is not None:
+                await self._perform(step)
+            elif self._closing and not (own.owns and own.connected):
+                self._released.set()
+                return
+            else:
+                self._ask = trio.Event()
+                with trio.CancelScope(deadline=wake):
+                    await self._ask.wait()
+
+    async def _perform(self, step: Step) -> None:
+        own, durable = self.ownership, self._durable
+        try:
+            with trio.fail_after(REQUEST_S):
+                if step is Step.READ:
+                    value, revision = await durable.read_owner()
+                    own.read(decode_owner(value), revision, trio.current_time())
+                elif step is Step.LOOK:
+                    pinned, floor, high = await durable.look()
+                    own.looked(pinned, floor, high, trio.current_time())
+                elif step is Step.REWIND:
+                    await durable.rewind()
+                    own.rewound(trio.current_time())
+                elif step is Step.UNPIN:
+                    await durable.unpin()
+                    own.unpinned()
+                else:
+                    await self._write(step)
+        except (ShoveError, trio.TooSlowError) as exc:
+            own.failed(step, trio.current_time())
+            if not self._troubled:
+                self._troubled = True
+                logger.warning(
+                    "shard %s: %s went without an answer (%s); tried again",
+                    self._spec.durable,
+                    step.name.lower(),
+                    exc or "too slow",
+                    extra=about("owner_trouble", queue=self._spec.stream),
+                )
+        else:
+            self._troubled = False
+        self._look(trio.current_time())
+        self._timer.set()
+
+    async def _write(self, step: Step) -> None:
+        own = self.ownership
+        if step is Step.RELEASE:
+            await self._durable.confirm()
+        record = own.wanted_record
+        assert record is not None
+        sent_at = trio.current_time()
+        revision = await self._durable.write_owner(encode_owner(record), own.revision)
+        own.wrote(step, revision, sent_at, trio.current_time())
+        if step is Step.CLAIM and own.owns:
+            self._tenure = -next(_numbers)
+            logger.info(
+                "shard %s is handled by this process now",
+                self._spec.durable,
+                extra=about("shard_taken", queue=self._spec.stream),
+            )
+        elif step is Step.RELEASE and not own.owns:
+                logger.info(
+                "shard %s was handed on",
+                self._spec.durable,
+                extra=about("shard_handed_on", queue=self._spec.stream),
+            )
+
+    async def _keep_time(self) -> None:
+        """Tries that are due, pulls that keep the pin, a lease that lapses."""
+        while True:
+            now = trio.current_time()
+            self._look(now)
+            self._buffer.ripen(now)
+            self._top_up(now)
+            own = self.ownership
+            wake = min(self._buffer.next_due, own.lapses_at)
+            if own.pulls and own.connected:
+                wake = min(wake, self._pull_at)
+            self._timer = trio.Event()
+            with trio.CancelScope(deadline=wake):
+                await self._timer.wait()
+
+    def _top_up(self, now: float) -> None:
+        own = self.ownership
+        if own.pin != self._pulled_as:
+            self._durable.begin()
+            self._pulled_as, self._requested, self._pull_at = own.pin, 0, -_NEVER
+        if not own.pulls or not own.connected:
+            return
+        # The server lets no more than `credit` out, so that one more may always be asked for: it
+        # keeps the pin.
+        room = 1 if own.few else self._credit - len(self._held)
+        room -= self._requested
+        if now >= self._pull_at:
+            batch = max(1, room)
+        elif room > 0 and (own.few or not self._requested or room >= (self._credit + 1) // 2):
+            batch = room
+        else:
+            return
+        if self._durable.pull(batch, own.pin):
+            self._pulls += 1
+            self._requested += batch
+            self._pull_at = now + self._pin_s / PULLS_PER_PIN
+
+    def _look(self, now: float) -> None:
+        """What became of the ownership."""
+        own = self.ownership
+        if own.lapsed(now):
+            self._drop_all()
+        elif own.leaving and not self._left:
+            self._left = True
+            self._durable.begin()  # no pull of ours takes what the next one is to have
+            self._requested = 0
+        if not own.owns:
+            self._left = False
+        elif own.leaving and len(self._buffer):
+            for delivery in self._buffer.take_all():
+                delivery.settled = delivery.lost = True
+                del self._held[delivery.sequence]
+
+    def _drop_all(self) -> None:
+        """Not ours any more: cancel the handlers, forget what waits."""
+        if self._held:
+            logger.warning(
+                "the lease of shard %s could not be renewed; %d handlers are cancelled, and what "
+                "waits is given up",
+                self._spec.durable,
+                self._buffer.in_flight,
+                extra=about("shard_lost", queue=self._spec.stream, count=self._buffer.in_flight),
+            )
+        for delivery in self._buffer.reset():
+            delivery.settled = delivery.lost = True
+        self._held.clear()
+        for delivery in list(self._taken):
+            delivery.lost = True
+            if delivery.on_lost is not None:
+                delivery.on_lost()
+        self._ask.set()
+
+    # ------------------------------------------------------------------ closing
+
+    async def close(self) -> None:
+        """Start nothing more. What is in handlers stays settleable; `released` waits for it."""
+        await trio.lowlevel.checkpoint()
+        if self._closing:
+            return
+        self._closing = True
+        self.ownership.leave()
+        self._look(trio.current_time())
+        self._buffer.end()
+        self._ask.set()
+
+    async def released(self) -> None:
+        """Until the shard is handed on, or cannot be any more. After `close`, with `run`."""
+        await self._released.wait()

@@ -1,0 +1,77 @@
+"""Who owns a shard of a keyed topic: one small record per shard, changed by compare-and-swap only.
+
+`handed_on` says that its owner let go in order: nothing of the shard is in its hands any more, and
+nothing will be. Without it an owner may still be running handlers, until its lease has passed.
+
+What a takeover rewinds loses the server's counts of deliveries (2.15.1 counts from 1 again), and
+with them what finds a message that kills every process that handles it. So they are kept here: for
+each owner that did not let go in order, the range of sequences that it may have had in hand.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+#: Ranges of lost owners that are remembered, the newest. More than any budget of retries that is
+#: in use; beyond it a message is suspected later than it could be.
+REMEMBERED: Final = 64
+
+
+class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """`owner`: names one lane of one process. `high`: no sequence above it was ever delivered.
+
+    `lost`: first and last sequence of what each owner that vanished may have had in hand.
+    """
+
+    owner: str
+    handed_on: bool = False
+    high: int = 0
+    lost: tuple[tuple[int, int], ...] = ()
+
+    def deliveries(self, sequence: int) -> int:
+        """How often the message was delivered to owners, this one included."""
+        if sequence > self.high:
+            return 1
+        found = sum(first <= sequence <= last for first, last in self.lost)
+        return max(2, 1 + found)
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(OwnerRecord).decode
+
+
+def encode_owner(record: OwnerRecord) -> bytes:
+    return _encode(record)
+
+
+def decode_owner(value: bytes | None) -> OwnerRecord | None:
+    """None: there is none. What nobody can read belongs to somebody whose lease has to pass."""
+    if value is None:
+        return None
+    try:
+        return _decode(value)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return OwnerRecord(owner="")
+
+
+def claimed(
+    before: OwnerRecord | None, owner: str, *, floor: int, high: int, ours: bool = False
+) -> OwnerRecord:
+    """The record of whoever follows `before`. `floor`: up to there everything is settled.
+
+    `high`: the last that the server says it has delivered, to whomever. `ours`: it was our own,
+    and we know that what we had in hand has not killed us.
+    """
+    if before is None:
+        # What was delivered so far was thrown away by those who stand by.
+        return OwnerRecord(owner=owner)
+    lost = [span for span in before.lost if span[1] > floor]
+    if before.handed_on:
+        high = before.high
+    else:
+        high = max(high, before.high)
+        if not ours and high > floor:
+            lost.append((floor + 1, high))
+    return OwnerRecord(owner=owner, high=high, lost=tuple(lost[-REMEMBERED:]))

@@ -1,0 +1,278 @@
+"""A durable with a pinned client, and the record of its owner, as `backends._keyed_lane` wants it.
+
+What the server does (2.15.1; docs/keyed.md has the whole list)
+* A pull that names the pin keeps it; one that names another, while somebody is pinned, is turned
+  away at once (423). While nobody is pinned it waits, and is turned away when somebody is.
+* A pull without a pin waits until nobody is pinned and there is a message: then its sender is.
+* So pulls of another pin than the present one are answered later, and those answers say nothing:
+  with each new pin the inbox is another one, and of the old one only messages are heard.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from shove_actors._errors import ShoveError
+from shove_actors.backends._delivery import Delivery
+from shove_actors.backends._keyed_lane import KeyedLane, pin_timeout
+from shove_actors.backends._port import LaneSpec
+from shove_actors.jetstream import (
+    JetStream,
+    ack_numbers,
+    header_value,
+    parse_ack,
+    pub,
+    status_of,
+)
+from shove_actors.messaging import owners_bucket
+
+from ._owners import read_owner, write_owner
+from ._pinning import GROUP
+from ._pull import Verdict, verdict_of
+from ._recovery import Recovery
+
+if TYPE_CHECKING:
+    from ._backend import NatsBackend
+
+_NS: Final = 1_000_000_000
+_NEVER: Final = float("inf")
+#: Of the answer to a pull whose pin is not the present one.
+_WRONG_PIN: Final = 423
+
+
+class NatsPinned:
+    """See `PinnedDurable`."""
+
+    def __init__(self, backend: NatsBackend, spec: LaneSpec) -> None:
+        assert spec.keyed is not None
+        self._backend = backend
+        self._conn = backend.connection
+        self._js: JetStream = backend.js
+        self._spec = spec
+        self._bucket = owners_bucket(spec.stream)
+        self._name = spec.keyed.record
+        self._last_acked: bytes | None = None
+        pin_s = pin_timeout(spec.ack_wait_s)
+        self.patience_s = pin_s * 2
+        #: When the silence of the server means that something is wrong (Trio time).
+        self.deadline = _NEVER
+        self._tail = b',"expires":%d,"idle_heartbeat":%d' % (
+            round(2 * pin_s * _NS),
+            round(max(0.1, pin_s / 2) * _NS),
+        )
+        self.subject = self._js.prefix.encode() + (
+            f"CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}".encode()
+        )
+        self.inbox = self._conn.new_inbox()
+        self.sid = self._conn.subscribe(self.inbox, self._on_message)
+        self.closed = False
+        self.lane: NatsKeyedLane
+
+    @property
+    def connected(self) -> bool:
+        return self._conn.connected
+
+    # ------------------------------------------------------------------ asking
+
+    def pull(self, batch: int, pin: str | None) -> bool:
+        body = b'{"batch":%d,"group":"owner"%b' % (batch, self._tail)
+        body += b',"id":"%b"}' % pin.encode() if pin is not None else b"}"
+        if self.closed or self.lane.recovery.active:
+            return False
+        if not self._conn.write(pub(self.subject, self.inbox, body)):
+            return False
+        self.deadline = trio.current_time() + self.patience_s
+        return True
+
+    def begin(self) -> None:
+        if self.closed:
+            return
+        old = self.sid
+        self._conn.redirect(old, self._on_late_message)
+        self.inbox = self._conn.new_inbox()
+        self.sid = self._conn.subscribe(self.inbox, self._on_message)
+        self.deadline = _NEVER
+        self._backend.start_soon(self._conn.unsubscribe, old)
+
+    def ack(self, delivery: Delivery) -> None:
+        self._last_acked = delivery.reply
+        self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
+
+    async def confirm(self) -> bool:
+        """As `Settles.confirm`: the last acknowledgement once more, with an answer."""
+        reply = self._last_acked
+        if reply is None or not self._conn.connected:
+            await trio.lowlevel.checkpoint()
+            return reply is None
+        try:
+            answer = await self._conn.request(reply.decode(), b"+ACK", timeout=2.0)
+        except ShoveError:
+            return False
+        if answer.status is None and self._last_acked is reply:
+            self._last_acked = None
+        return answer.status is None
+
+    async def read_owner(self) -> tuple[bytes | None, int]:
+        return await read_owner(self._js, self._bucket, self._name)
+
+    async def write_owner(self, record: bytes, revision: int) -> int | None:
+        return await write_owner(self._js, self._bucket, self._name, record, revision)
+
+    async def look(self) -> tuple[str | None, int, int]:
+        info = await self._js.call(f"CONSUMER.INFO.{self._spec.stream}.{self._spec.durable}")
+        pinned: str | None = None
+        for group in info.get("priority_groups") or ():
+            if group.get("group") == GROUP:
+                pinned = group.get("pinned_client_id") or None
+        return pinned, int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
+
+    async def rewind(self) -> None:
+        await self._js.call(f"CONSUMER.RESET.{self._spec.stream}.{self._spec.durable}", {})
+
+    async def unpin(self) -> None:
+        op = f"CONSUMER.UNPIN.{self._spec.stream}.{self._spec.durable}"
+        await self._js.call(op, {"group": GROUP})
+
+    async def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            await self._conn.unsubscribe(self.sid)
+
+    # ------------------------------------------------------------------ hearing
+
+    def _on_message(
+        self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
+    ) -> None:
+        self.deadline = trio.current_time() + self.patience_s if self.lane.requested else _NEVER
+        if reply.startswith(b"$JS.ACK."):
+            self._deliver(subject, reply, header_block, payload, requested=True)
+            return
+        status = None if payload else status_of(header_block)
+        if status is not None:
+            self._on_status(*status, header_block)
+
+    def _on_late_message(
+        self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
+    ) -> None:
+        if reply.startswith(b"$JS.ACK."):
+            self._deliver(subject, reply, header_block, payload, requested=False)
+
+    def _deliver(
+        self,
+        subject: bytes,
+        reply: bytes,
+        header_block: bytes | None,
+        payload: bytes,
+        *,
+        requested: bool,
+    ) -> None:
+        pin = header_value(header_block, b"Nats-Pin-Id") if header_block else None
+        _, sequence, timestamp_ns = ack_numbers(reply)
+        self.lane.arrived(
+            None if pin is None else pin.decode(errors="replace"),
+            parse_ack(reply).consumer_sequence,
+            subject.decode(errors="backslashreplace"),
+            payload,
+            header_block,
+            sequence,
+            timestamp_ns,
+            reply,
+            requested=requested,
+        )
+
+    def _on_status(self, code: int, text: str, header_block: bytes | None) -> None:
+        if code == _WRONG_PIN:
+            self.lane.refused()
+            return
+        verdict = verdict_of(code, text)
+        if verdict is Verdict.ALIVE:
+            self.lane.heartbeat(_number(header_block, b"Nats-Last-Consumer"))
+        elif verdict in (Verdict.RETURNED, Verdict.LEAVING):
+            self.lane.pull_ended(_number(header_block, b"Nats-Pending-Messages"))
+        elif verdict is Verdict.VANISHED:
+            self.lane.vanished(f"{code} {text}", deleted=code == 409)
+        else:
+            self.lane.pull_ended(None)
+            if verdict is Verdict.STALLED:
+                self.lane.notice("pull_stalled", f"{code} {text}")
+
+
+def _number(header_block: bytes | None, name: bytes) -> int | None:
+    value = header_value(header_block, name) if header_block else None
+    return int(value) if value is not None and value.isdigit() else None
+
+
+class NatsKeyedLane(KeyedLane):
+    """A keyed lane, with what the backend tells all its lanes."""
+
+    def __init__(self, backend: NatsBackend, spec: LaneSpec, identity: str = "") -> None:
+        self._backend = backend
+        self._pinned = NatsPinned(backend, spec)
+        self._pinned.lane = self
+        self.recovery = Recovery(
+            backend,
+            spec,
+            notice=self.notice,
+            on_gone=self.recreated,
+            on_failed=self.fail,
+            on_ended=self._recovered,
+        )
+        self.recovery.identity = identity
+        #: Pulls are heart-beaten often enough.
+        self.beat_s = _NEVER
+        super().__init__(spec, self._pinned)
+
+    @property
+    def inbox(self) -> bytes:
+        return self._pinned.inbox
+
+    @property
+    def pull_subject(self) -> bytes:
+        return self._pinned.subject
+
+    @property
+    def deadline(self) -> float:
+        return self._pinned.deadline
+
+    def notice(self, kind: str, detail: str) -> None:
+        self._backend.notice(kind, f"{self.spec.stream}/{self.spec.durable}: {detail}")
+
+    def on_disconnected(self) -> None:
+        self._pinned.deadline = _NEVER
+        self.disconnected()
+
+    def on_reconnected(self) -> None:
+        # The server may have been another one, or have lost a stream in memory: look first.
+        self.recovery.begin("reconnected")
+
+    def _recovered(self) -> None:
+        if self._backend.connected:
+            self.reconnected()
+
+    def on_deleted(self, *, stream: bool = False) -> None:
+        if stream:
+            self.recovery.stream_deleted()
+        self.vanished("the durable was deleted", deleted=True)
+
+    def on_denied(self, error: Exception) -> None:
+        self.fail(error)
+
+    def on_missed_heartbeats(self) -> None:
+        self._pinned.deadline = _NEVER
+        self._pinned.begin()
+        self.pull_ended(None)
+        self.vanished("missed heartbeats", deleted=False)
+
+    def vanished(self, why: str, *, deleted: bool) -> None:
+        self.pull_ended(None)
+        if deleted:
+            self.recreated()
+        self.recovery.begin(why)
+
+    async def released(self) -> None:
+        await super().released()
+        self.recovery.stop()
+        self._backend.forget_lane(self)
+        await self._pinned.close()
