@@ -42,7 +42,8 @@ async def app(broker: Broker, scope: Any, receive: Any, send: Any) -> None:
         order = (await receive())["body"].decode()
         receipt = await broker.publisher().publish(ORDERS, order)
         status, body = 202, f"stored as {receipt.sequence}\n".encode()
-    await send({"type": "http.response.start", "status": status, "headers": []})
+    headers = [(b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 
 

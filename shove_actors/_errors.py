@@ -509,10 +509,6 @@ class CantGetBucket(ObjectError, UsageError):
     """The object is a link to a whole bucket; open that bucket instead."""
 
 
-class LinkNotAllowed(ObjectError, UsageError):
-    """A link has no content of its own; change the object it points to."""
-
-
 class NoLinkToLink(ObjectError, UsageError):
     """A link must point to an object that is no link itself."""
 

@@ -417,6 +417,9 @@ class KeyedLane:
                     pinned, floor, high = await durable.look()
                     own.looked(pinned, floor, high, trio.current_time())
                 elif step is Step.REWIND:
+                    if own.leaving:
+                        # What it reads after that, the server ignores.
+                        await durable.confirm()
                     await durable.rewind()
                     own.rewound(trio.current_time())
                 elif step is Step.UNPIN:
@@ -442,8 +445,6 @@ class KeyedLane:
 
     async def _write(self, step: Step) -> None:
         own = self.ownership
-        if step is Step.RELEASE:
-            await self._durable.confirm()
         record = own.wanted_record
         assert record is not None
         sent_at = trio.current_time()

@@ -78,7 +78,7 @@ class Step(Enum):
     RENEW = auto()
     """The same."""
     RELEASE = auto()
-    """Confirm what was settled, then the same."""
+    """The same."""
     REWIND = auto()
     """Reset the durable to its ack floor: `rewound`. Also before a release: what was in hand would
     be delivered to nobody until its ack wait is over, and without a message nobody is pinned."""

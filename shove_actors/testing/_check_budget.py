@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ._check_state import MessageState, TopicState
 from ._history import Event
-from ._rules import HistoryViolation, Letter, Violation
+from ._rules import HistoryRules, HistoryViolation, Letter, Violation
 
 #: A delay is compared with this much of it: clocks round.
 _ALMOST = 0.999
@@ -25,8 +25,6 @@ class BudgetChecks:
     #: Faults and killed processes so far, and the time of the last one.
     _troubles: int
     _trouble_at: float
-    #: Whether the history tells when a suspect is tried.
-    _knows_suspects: bool
 
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
@@ -114,7 +112,7 @@ class BudgetChecks:
             raise self._breach(
                 "B", event, f"{event.id} is a dead letter because it was rejected; nobody did that"
             )
-        if reason == "crashed" and not self._may_have_killed(message):
+        if reason == "crashed" and not self._may_have_killed(message, topic.rules):
             raise self._breach(
                 "B",
                 event,
@@ -133,7 +131,7 @@ class BudgetChecks:
                 f"{event.key!r} has failed; none has",
             )
 
-    def _may_have_killed(self, message: MessageState) -> bool:
+    def _may_have_killed(self, message: MessageState, rules: HistoryRules) -> bool:
         """Whether some process was killed while it tried this message, as far as one can know.
 
         That begins with the note that its handler is about to be called, and ends when the note is
@@ -142,7 +140,7 @@ class BudgetChecks:
         """
         if message.unended:
             return True
-        if not self._knows_suspects:
+        if not rules.suspects:
             return self._troubles > 0
         if message.suspected is None:
             return False

@@ -52,7 +52,7 @@ class Checker(BudgetChecks):
         #: Running handlers of each process that is open: topic, id and sequence.
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
-        self._knows_settled = self._knows_suspects = False
+        self._knows_settled = False
         self._troubles = 0
         self._trouble_at = -math.inf
         self._disturbed = self._forgetful = self._recounts = False
@@ -115,7 +115,6 @@ class Checker(BudgetChecks):
         elif kind == "remaining":
             message.remaining = True
         elif kind == "suspected":
-            self._knows_suspects = True
             message.suspected = None if event.detail == "over" else (event.time, self._troubles)
         elif kind == "held":
             self._held(event, topic)

@@ -30,7 +30,7 @@ class HistoryRules:
     first `fault` or `crashed` nothing has gone wrong, so nothing is tried twice under one number,
     or before its time (`retry_delays`, seconds by retry, the last one from there on). Otherwise an
     attempt whose note was lost may come again. `replays`: keys are released by replaying their
-    dead letters, never otherwise.
+    dead letters, never otherwise. `suspects`: the history tells when one is tried (`suspected`).
     """
 
     max_retries: int = 10
@@ -42,6 +42,7 @@ class HistoryRules:
     calm: bool = False
     retry_delays: tuple[float, ...] = ()
     replays: bool = False
+    suspects: bool = False
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:

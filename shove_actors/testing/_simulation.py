@@ -100,6 +100,7 @@ class Simulation(Generic[M]):
             retry_delays=tuple(hold.delay_s for hold in topology.holds)
             or (self.options.get("retry_delay", 1.0),),
             replays=replays,
+            suspects=True,
             only=only,
         )
         self.revive = revive

@@ -13,8 +13,7 @@ from shove_actors.backends._keyed_lane import KeyedLane
 from shove_actors.backends.nats import NatsBackend, NatsConfig
 from shove_actors.embedded import ServerProcess
 from shove_actors.messaging import SequenceFailure, TopologyBuilder, encode_headers
-
-from ..world import Process
+from tests.backends.world import Process
 
 FAST: dict[str, Any] = {"reconnect_wait": 0.02, "reconnect_jitter": 0.0}
 CREDIT = 64
@@ -75,6 +74,16 @@ class Owner:
             delivery = await self.lane.receive()
             raise AssertionError(f"{delivery!r} {delivery.payload!r}")
         return True
+
+    async def settled(self) -> bool:
+        """Whether the server soon has nothing of the shard any more."""
+        spec = self.lane.spec
+        for _ in range(200):
+            backlog = await self.backend.backlog(spec.stream, spec.durable)
+            if backlog is not None and backlog.pending + backlog.ack_pending == 0:
+                return True
+            await trio.sleep(0.05)
+        return False
 
     async def run(self) -> None:
         with self.running:

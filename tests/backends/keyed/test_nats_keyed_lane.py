@@ -29,10 +29,8 @@ async def test_keys_side_by_side_and_each_in_order(
             one.lane.ack(delivery)
         assert await one.take(1) == ["a-2"]
         assert await one.lane.confirm()
-        await wait_until(lambda: one.lane.keys == 0)
-        backlog = await one.backend.backlog(one.lane.spec.stream, one.lane.spec.durable)
-        assert backlog is not None
-        assert (backlog.pending, backlog.ack_pending) == (0, 0)
+        assert one.lane.keys == 0
+        assert await one.settled()
 
 
 async def test_a_retry_delays_its_key_only(server: ServerProcess, fresh_queue: Fresh) -> None:
@@ -110,13 +108,7 @@ async def test_the_server_restarts(own_server: ServerProcess) -> None:
         await one.publish("a-3")
         assert await one.take(1) == ["a-3"]
 
-        async def settled() -> bool:
-            backlog = await one.backend.backlog("q", one.lane.spec.durable)
-            return backlog is not None and backlog.pending + backlog.ack_pending == 0
-
-        with trio.fail_after(15):
-            while not await settled():
-                await trio.sleep(0.05)
+        assert await one.settled()
 
 
 async def test_cut_off_for_longer_than_the_lease(own_server: ServerProcess) -> None:
