@@ -37,16 +37,11 @@ IN_FLIGHT = 1000
 
 async def write(url: str, bucket: str, updates: int) -> float:
     """Returns the moment (of the machine's clock) of the last acknowledgement."""
-    nc = await nats.connect(url)
-    js = nc.jetstream(publish_async_max_pending=IN_FLIGHT)
-    futures = [
-        await js.publish_async(f"$KV.{bucket}.key-{number % KEYS}", VALUE)
-        for number in range(updates)
-    ]
-    await asyncio.gather(*futures)
-    ended = time.time()
-    await nc.close()
-    return ended
+    async with jetstream.connect(url, publish_async_max_pending=IN_FLIGHT) as js:
+        for number in range(updates):
+            await js.publish_async(f"$KV.{bucket}.key-{number % KEYS}", VALUE, stall_wait=None)
+        await js.publish_async_complete()
+        return time.time()
 
 
 def writer(url: str, bucket: str, updates: int) -> subprocess.Popen[str]:
@@ -160,7 +155,7 @@ def main() -> None:
     parser.add_argument("--bucket", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
-        print(asyncio.run(write(arguments.url, arguments.write, arguments.updates)))
+        print(trio.run(write, arguments.url, arguments.write, arguments.updates))
         return
     if arguments.watch:
         seen = one(arguments.watch, arguments.url, arguments.bucket, arguments.updates)

@@ -130,4 +130,9 @@ def _line(name: object, value: object) -> bytes:
             f"the value of header {name!r} contains a line end or another control character; "
             "encode it, for example as JSON"
         )
-    return f"{name}: {value}".encode("utf-8", "surrogateescape")
+    try:
+        return f"{name}: {value}".encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise HeaderError(
+            f"header {name!a} contains half of a surrogate pair, which is no text"
+        ) from None

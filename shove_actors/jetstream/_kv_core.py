@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ._store_names import KV_STREAM, kv_prefix
-from ._store_publish import publish_prefix
 from ._stream_info import StreamInfo
 
 if TYPE_CHECKING:
@@ -31,7 +30,9 @@ class KeyValueCore:
         if mirror is not None and mirror.external is not None and mirror.external.api:
             self._write_prefix = f"{mirror.external.api.rstrip('.')}.{kv_prefix(origin)}"
         else:
-            self._write_prefix = publish_prefix(js) + kv_prefix(origin)
+            # A bucket of another domain is written through that domain's prefix, too.
+            away = "" if js.prefix == "$JS.API." else js.prefix
+            self._write_prefix = away + kv_prefix(origin)
 
     def __repr__(self) -> str:
         return f"<KeyValue {self.bucket}>"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from shove_actors._errors import (
     KeyExists,
     KeyNotFound,
@@ -13,12 +11,12 @@ from shove_actors._errors import (
     WrongLastSequence,
 )
 
+from ._go_duration import whole_seconds
 from ._kv_core import KeyValueCore
 from ._kv_entry import OPERATION, KeyOperation, KeyValueEntry, entry_of
 from ._options import check_count, check_seconds
 from ._raw_message import RawMessage
 from ._store_names import check_key
-from ._store_publish import store
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _ROLLUP = {"Nats-Rollup": "sub"}
@@ -139,9 +137,9 @@ class KeyValueValues(KeyValueCore):
     ) -> int:
         subject = self._write_prefix + check_key(key)
         payload = value.encode() if isinstance(value, str) else bytes(value)
-        return (await store(self._js, subject, payload, headers)).sequence
+        return (await self._js.publish(subject, payload, headers=headers)).sequence
 
 
 def ttl_text(seconds: float) -> str:
     """As the server reads it: whole seconds, and never less than asked for."""
-    return f"{math.ceil(check_seconds('ttl', seconds, least=1.0))}s"
+    return whole_seconds(check_seconds("ttl", seconds, least=1.0))

@@ -18,7 +18,6 @@ from ._object_info import ObjectInfo, check_object_name, encoded_name
 from ._raw_message import RawMessage
 from ._store_errors import of_bucket
 from ._store_names import OBJECT_STREAM, chunk_prefix, meta_prefix
-from ._store_publish import store
 from ._stream_info import StreamInfo
 from ._times import datetime_of_ns
 
@@ -98,8 +97,8 @@ class ObjectStoreCore:
 
     async def _write(self, info: ObjectInfo, expected: int) -> int:
         headers = {**_ROLLUP, _EXPECTED: str(expected)}
-        payload = info.wire()
-        return (await store(self._js, self._meta_subject(info.name), payload, headers)).sequence
+        ack = await self._js.publish(self._meta_subject(info.name), info.wire(), headers=headers)
+        return ack.sequence
 
     async def _remove_chunks(self, nuid: str) -> None:
         if nuid:

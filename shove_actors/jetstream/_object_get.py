@@ -25,7 +25,11 @@ from ._object_info import ObjectInfo
 from ._ordered_push import OrderedPush, OrderedRequest, ordered_push
 from ._store_errors import Translate, bucket_errors
 
-_HEARTBEAT = 5.0
+#: Consumers are replaced after two heartbeats; that has to be well within the patience with them.
+_HEARTBEATS = 4
+_SLOWEST_HEARTBEAT = 5.0
+#: An election takes seconds.
+_LONGEST_SILENCE = 30.0
 #: How often a reader that finds the content replaced begins with the new one.
 _TRIES = 5
 #: Written to a file at once.
@@ -102,8 +106,9 @@ class ObjectReader(trio.abc.ReceiveStream):
     async def _next(self) -> bytes:
         push, progress = self._push, self._progress
         assert push is not None
+        silent_since = trio.current_time()
         while True:
-            heard = push.renewals
+            renewals = push.renewals
             with trio.move_on_after(self._patience):
                 try:
                     message = await push.buffer.receive()
@@ -111,9 +116,14 @@ class ObjectReader(trio.abc.ReceiveStream):
                     self._translate(exc)
                     raise
                 break
-            # While there is no connection, or just a new one, nobody could send us anything.
-            if push.alive and push.renewals == heard:
+            now = trio.current_time()
+            if not push.connected:
+                silent_since = now  # how long to try is the connection's decision
+            elif push.alive and push.renewals == renewals:
+                # Its heartbeats came, or it would have been replaced.
                 raise self._corrupt(f"no chunk within {self._patience:g} s")
+            elif now - silent_since > _LONGEST_SILENCE:
+                raise self._corrupt(f"no server had it for {_LONGEST_SILENCE:g} s")
         if message is None:
             raise self._corrupt("its chunks are missing")
         if not progress.add(message.payload):
@@ -191,7 +201,7 @@ class ObjectStoreGet(ObjectStoreCore):
             request = OrderedRequest(
                 stream=self._stream,
                 filters=(self._chunk_subject(info.nuid),),
-                heartbeat=_HEARTBEAT,
+                heartbeat=max(0.1, min(_SLOWEST_HEARTBEAT, self._patience / _HEARTBEATS)),
                 mark=True,
             )
             translate = bucket_errors(self.bucket)

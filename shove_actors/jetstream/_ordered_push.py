@@ -61,8 +61,8 @@ _WORTH_ANOTHER_TRY = TEMPORARY | {10026}
 _NO_FILTER = 10094
 #: Between attempts to make a consumer; doubled up to the second one.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
-#: How long one attempt to make the next consumer may take before another one is made.
-_ATTEMPT = 2.0
+#: How long the first attempt to make the next consumer may take; doubled up to the second one.
+_ATTEMPT, _LONGEST_ATTEMPT = 2.0, 30.0
 #: How long leaving may take on a connection that does not answer.
 _LEAVE_BUDGET = 2.0
 
@@ -144,6 +144,10 @@ class OrderedPush:
     def alive(self) -> bool:
         """There is a consumer that sends, as far as is known."""
         return self._consumer is not None
+
+    @property
+    def connected(self) -> bool:
+        return self._connection.connected
 
     def stop(self) -> None:
         """End now. What is buffered is dropped, and readers see the end of the channel."""
@@ -247,7 +251,7 @@ class OrderedPush:
 
     async def _renew(self, nursery: trio.Nursery) -> None:
         """Another consumer, however long it takes; or the end, if there cannot be one."""
-        pause = _FIRST_PAUSE
+        pause, patience = _FIRST_PAUSE, _ATTEMPT
         while not self._over:
             try:
                 await self._connection.wait_connected()
@@ -255,7 +259,7 @@ class OrderedPush:
                 self._end(partial(ConnectionClosed, str(exc)))
                 return
             try:
-                with trio.move_on_after(_ATTEMPT) as attempt:
+                with trio.move_on_after(patience) as attempt:
                     await self._check_stream()
                     await self._create()
                 if not attempt.cancelled_caught:
@@ -272,6 +276,7 @@ class OrderedPush:
             with trio.move_on_after(0 if self._over else pause):
                 await self._stopped.wait()
             pause = min(pause * 2, _LONGEST_PAUSE)
+            patience = min(patience * 2, _LONGEST_ATTEMPT)
 
     def _discard_old(self, nursery: trio.Nursery) -> None:
         while self._old:
@@ -307,6 +312,8 @@ class OrderedPush:
             if isinstance(exc, ApiError) and exc.err_code == _NO_FILTER:
                 raise _several_filters() from exc
             raise
+        # Heartbeats are due from now on, however long the answer took.
+        self._heard = trio.current_time()
         pending = answer.get("num_pending", 0)
         if self._serial == 1:
             self.initial_pending = pending

@@ -374,6 +374,9 @@ async def test_c27_a_bucket_in_another_domain(fresh_queue: Fresh) -> None:
             async with kv.watch() as watcher:
                 assert await take(watcher, 2) == [("a", b"1", PUT), None]
             assert (await kv.get("a")).value == b"1"
+            store = await far.create_object_store(bucket="o")
+            await store.put("x", b"content")
+            assert await store.get_bytes("x") == b"content"
 
 
 # ------------------------------------------------------------------ C28: watching

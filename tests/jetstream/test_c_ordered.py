@@ -129,7 +129,9 @@ async def test_c22_consume(server: ServerProcess, fresh_queue: Fresh) -> None:
                 await delete_what_it_reads(stream)
 
         async with stream.ordered_consumer() as ordered:
-            async with ordered.consume(handle, max_messages=8, stop_after=60) as loop:
+            async with ordered.consume(
+                handle, max_messages=8, stop_after=60, expiry=2.0, heartbeat=0.5
+            ) as loop:
                 with trio.fail_after(20):
                     await loop.wait_closed()
         assert found == list(range(1, 61))

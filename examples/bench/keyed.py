@@ -1,0 +1,174 @@
+"""Keyed lanes beside one message per shard and beside a topic without order.
+
+    python examples/bench/keyed.py [--messages 20000] [--rounds 3]
+
+For handlers that do nothing and handlers that sleep 1 to 5 ms, 8 shards, and 64, 1,000 and 100,000
+keys, uniform and Zipf: messages per second from the start of the group until the last
+acknowledgement is confirmed, the median of the rounds. Everything runs on this machine, with a
+server of its own, in one process, through the public API.
+
+    shard       sequenced, one message per shard at a time
+    keyed       the same topic with many keys of a shard at once; `--in-flight` in all
+    plain       no order, the same number of handlers at once
+    keyed/plain what order costs
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import random
+import statistics
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+import trio
+
+from shove_actors import (
+    Broker,
+    NatsConfig,
+    Outcome,
+    SequencedTopic,
+    SequenceFailure,
+    Topic,
+    TopologyBuilder,
+    embedded_server,
+    open_broker,
+)
+
+SHARDS: Final = 8
+SEED: Final = 7
+
+
+class Item(msgspec.Struct):
+    number: int
+    key: str
+
+
+def make_topic(name: str, mode: str, in_flight: int) -> Topic[Item]:
+    if mode == "plain":
+        return Topic(Item, TopologyBuilder(name).hold_queue(5).dlq().build())
+    builder = TopologyBuilder(name).sequenced(SequenceFailure.SKIP).routing_shards(SHARDS)
+    if mode == "keyed":
+        builder = builder.keyed(max_in_flight=in_flight // SHARDS)
+    topology = builder.hold_queue(5).dlq().build()
+    return SequencedTopic(Item, key=lambda item: item.key, topology=topology)
+
+
+def keys_of(count: int, zipf: bool, messages: int) -> list[str]:
+    rng = random.Random(SEED)
+    if not zipf:
+        return [f"k{rng.randrange(count)}" for _ in range(messages)]
+    weights = [1 / (rank + 1) for rank in range(count)]
+    return [f"k{n}" for n in rng.choices(range(count), weights, k=messages)]
+
+
+class Handler:
+    """Counts, and sees to it that keys keep their order."""
+
+    def __init__(self, messages: int, sleeps: bool, ordered: bool) -> None:
+        self.left = messages
+        self.sleeps = sleeps
+        self.ordered = ordered
+        self.latest: dict[str, int] = {}
+        self.done = trio.Event()
+        rng = random.Random(SEED)
+        self.pauses: Iterator[float] = iter([rng.uniform(0.001, 0.005) for _ in range(messages)])
+
+    async def __call__(self, item: Item) -> Outcome:
+        if self.sleeps:
+            await trio.sleep(next(self.pauses, 0.003))
+        if self.ordered:
+            assert self.latest.get(item.key, -1) < item.number, item
+            self.latest[item.key] = item.number
+        self.left -= 1
+        if not self.left:
+            self.done.set()
+        return Outcome.ACK
+
+
+async def one_run(
+    broker: Broker, name: str, mode: str, keys: list[str], sleeps: bool, in_flight: int
+) -> float:
+    """Messages per second."""
+    topic = make_topic(name, mode, in_flight)
+    await broker.declare(topic)
+    items = [Item(number, key) for number, key in enumerate(keys)]
+    for start in range(0, len(items), 2000):
+        await broker.publisher().publish_batch(topic, items[start : start + 2000])
+    handler = Handler(len(items), sleeps, mode != "plain")
+    group = broker.consumer_group()
+    group.register(
+        topic,
+        handler,
+        prefetch=in_flight,
+        concurrent_processing=mode == "plain",
+        ack_wait=30.0,
+    )
+    began = trio.current_time()
+    async with trio.open_nursery() as nursery:
+        await nursery.start(group.serve)
+        await handler.done.wait()
+        group.stop()
+    return len(items) / (trio.current_time() - began)
+
+
+async def delete(broker: Broker, name: str, mode: str, in_flight: int) -> None:
+    """So that later runs have an empty server."""
+    topic = make_topic(name, mode, in_flight)
+    js = broker.backend.js  # type: ignore[attr-defined]
+    for name in (*topic.topology.stream_names(), *topic.topology.note_streams()):
+        try:
+            await js.delete_stream(name)
+        except Exception:
+            continue
+
+
+async def main(args: argparse.Namespace) -> None:
+    print(
+        f"{SHARDS} shards, {args.in_flight} handlers at once, {args.messages} messages, "
+        f"median of {args.rounds}; messages per second"
+    )
+    print(
+        f"{'handler':>8} {'keys':>14} {'shard':>8} {'keyed':>8} {'plain':>8} "
+        f"{'keyed/shard':>12} {'keyed/plain':>12}"
+    )
+    rows = itertools.product((False, True), args.keys, (False, True))
+    async with embedded_server() as server:
+        for number, (sleeps, count, zipf) in enumerate(rows):
+            keys = keys_of(count, zipf, args.messages)
+            found: dict[str, list[float]] = {"shard": [], "keyed": [], "plain": []}
+            for turn in range(args.rounds):
+                for mode, rates in found.items():
+                    few = len(keys)
+                    if mode == "shard" and sleeps:
+                        few = max(2000, few // 8)
+                    name = f"bench-{number}-{turn}-{mode}"
+                    async with open_broker(NatsConfig(server.url)) as broker:
+                        rates.append(
+                            await one_run(broker, name, mode, keys[:few], sleeps, args.in_flight)
+                        )
+                    async with open_broker(NatsConfig(server.url)) as broker:
+                        await delete(broker, name, mode, args.in_flight)
+            shard, keyed, plain = (statistics.median(rates) for rates in found.values())
+            print(
+                f"{'1-5 ms' if sleeps else 'no-op':>8} "
+                f"{f'{count} ' + ('zipf' if zipf else 'even'):>14} "
+                f"{shard:8.0f} {keyed:8.0f} {plain:8.0f} "
+                f"{keyed / shard:12.2f} {keyed / plain:12.2f}",
+                flush=True,
+            )
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--in-flight", type=int, default=256)
+    parser.add_argument("--keys", type=int, nargs="+", default=[64, 1000, 100_000])
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    trio.run(main, arguments())
