@@ -129,7 +129,7 @@ def _features_of(js: JetStream) -> Iterator[Finding]:
 
 async def _account(js: JetStream) -> Mapping[str, Any] | Finding:
     try:
-        return await js.account_info()
+        return await js.call("INFO")
     except JetStreamNotEnabled as exc:
         return Finding(
             check="JetStream",
@@ -189,7 +189,7 @@ def _clock(js: JetStream) -> Finding:
             meaning="the age of held messages is taken from this machine's clock",
             fix="upgrade to nats-server 2.10, or keep both clocks in step (NTP)",
         )
-    offset = (js.clock.now_ns() - time.time_ns()) / 1e9
+    offset = round((js.clock.now_ns() - time.time_ns()) / 1e9, 3) + 0.0  # never -0
     off = abs(offset) > CLOCK_S
     return Finding(
         check="clock",

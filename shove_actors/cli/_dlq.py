@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shlex
 import sys
 from collections.abc import Callable
 from contextlib import aclosing
@@ -41,9 +42,7 @@ from ._targets import opened
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CODES = (
-    "Exit codes: 0 done; 1 an error; 2 wrong usage, or no such queue; 4 {why}; 130 interrupted."
-)
+_CODES = "Exit codes: 0 done; 1 an error; 2 wrong usage, or no such queue; {more}130 interrupted."
 
 
 @click.group("dlq", epilog="Exit codes: those of its commands; see `dlq COMMAND --help`.")
@@ -113,7 +112,7 @@ def filter_options(function: F) -> F:
 # ---------------------------------------------------------------------- looking
 
 
-@command.command("list", epilog=_CODES.format(why="is not used"))
+@command.command("list", epilog=_CODES.format(more=""))
 @target_options
 @filter_options
 @json_option
@@ -144,7 +143,7 @@ def list_(selection: LetterFilter, as_json: bool, **where: Any) -> None:
     )
 
 
-@command.command("show", epilog=_CODES.format(why="there is no such letter"))
+@command.command("show", epilog=_CODES.format(more="4 there is no such letter; "))
 @target_options
 @click.argument("sequence", type=POSITIVE)
 @json_option
@@ -168,7 +167,7 @@ def show(sequence: int, as_json: bool, **where: Any) -> None:
     print_lines(*lines)
 
 
-@command.command("export", epilog=_CODES.format(why="is not used"))
+@command.command("export", epilog=_CODES.format(more=""))
 @target_options
 @filter_options
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="To this file.")
@@ -193,7 +192,7 @@ def export(selection: LetterFilter, out: Path | None, **where: Any) -> None:
 # ---------------------------------------------------------------------- doing
 
 
-@command.command("replay", epilog=_CODES.format(why="some letters stay, and why is said"))
+@command.command("replay", epilog=_CODES.format(more="4 some letters stay, and why is said; "))
 @target_options
 @filter_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
@@ -205,10 +204,11 @@ def replay_(selection: LetterFilter, dry_run: bool, as_json: bool, **where: Any)
     in the order of their messages, key by key; they come behind what was published meanwhile.
     Letters of a poisoned key stay: `poisoned release --replay` handles those, in order.
     """
-    return _report(trio.run(_replay, where, selection, dry_run), "replayed", dry_run, as_json)
+    done = trio.run(_replay, where, selection, dry_run)
+    return _report(where["target"], done, "replayed", dry_run, as_json)
 
 
-@command.command("purge", epilog=_CODES.format(why="it was not confirmed with --yes"))
+@command.command("purge", epilog=_CODES.format(more="4 it was not confirmed with --yes; "))
 @target_options
 @filter_options
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would be done.")
@@ -223,7 +223,7 @@ def purge_(selection: LetterFilter, dry_run: bool, yes: bool, as_json: bool, **w
             "export` them first",
             Exit.NOT_DONE,
         )
-    return _report(done, "deleted", dry_run, as_json)
+    return _report(where["target"], done, "deleted", dry_run, as_json)
 
 
 async def _browse(where: dict[str, Any], selection: LetterFilter) -> list[DeadLetter]:
@@ -253,7 +253,7 @@ def _place(where: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _report(done: DeadLettersDone, what: str, dry_run: bool, as_json: bool) -> int:
+def _report(target: str, done: DeadLettersDone, what: str, dry_run: bool, as_json: bool) -> int:
     stays = sum(done.skipped.values()) + (done.failure is not None)
     if as_json:
         print_json(
@@ -269,8 +269,9 @@ def _report(done: DeadLettersDone, what: str, dry_run: bool, as_json: bool) -> i
         lines = [f"{done.done} {'would be ' if dry_run else ''}{what}"]
         lines += [f"{count} stay: {reason}" for reason, count in done.skipped.items()]
         if done.skipped[POISONED]:
-            keys = ", ".join(sorted(done.poisoned_keys)[:5])
-            lines.append(f"-> shove-actors poisoned release TARGET KEY --replay   (keys: {keys})")
+            keys = sorted(done.poisoned_keys)
+            named = "--all" if len(keys) > 3 else " ".join(map(shlex.quote, keys))
+            lines.append(f"-> shove-actors poisoned release {target} {named} --replay")
         if done.failure is not None:
             lines.append(f"one could not be published: {done.failure}")
         print_lines(*lines)

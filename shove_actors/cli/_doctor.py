@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import textwrap
 
 import click
 import trio
@@ -13,6 +14,8 @@ from ._base import Exit, connection_options, json_option, print_json, print_line
 from ._checkup import Finding, examine, own_versions
 from ._monitor import look
 
+#: Columns of the report; only what may be copied goes beyond.
+WIDTH = 100
 _MARKS = {"ok": "ok  ", "warn": "WARN", "fail": "FAIL", "unknown": "?   "}
 
 
@@ -80,10 +83,20 @@ def _report(findings: list[Finding]) -> list[str]:
     width = max(len(finding.check) for finding in findings)
     lines = []
     for finding in findings:
-        lines.append(f"{_MARKS[finding.status]}  {finding.check:<{width}}  {finding.value}")
-        indent = " " * (width + 8)
+        first = f"{_MARKS[finding.status]}  {finding.check:<{width}}  "
+        indent = " " * len(first)
+        # The first line as it is: there is something to copy in it.
+        lines.append(f"{first}{finding.value}")
         if finding.meaning:
-            lines.append(f"{indent}{finding.meaning}")
+            lines += textwrap.wrap(
+                finding.meaning, WIDTH, initial_indent=indent, subsequent_indent=indent
+            )
         if finding.fix:
-            lines.append(f"{indent}-> {finding.fix}")
+            lines += textwrap.wrap(
+                f"-> {finding.fix}",
+                WIDTH,
+                initial_indent=indent,
+                subsequent_indent=f"{indent}   ",
+                break_long_words=False,
+            )
     return lines

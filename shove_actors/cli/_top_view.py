@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ ALIKE: Final = 4
 #: More topics than this, and those at rest are counted; of the others so many are shown.
 BUSY: Final = 20
 MANY: Final = 40
+_REMOTE_FONT: Final = re.compile(r""",\s*url\("https?://[^;]*;""")
 _STYLES: Final = {
     "running": "green",
     "starting": "cyan",
@@ -32,13 +34,14 @@ _ASCII: Final = ("|  ", "|- ", "`- ", "   ")
 
 def picture(snapshot: Mapping[str, Any], *, ascii_only: bool = False) -> RenderableType:
     """All of it, from the server down to each process."""
-    parts: list[RenderableType] = [_headline(snapshot)]
+    parts: list[RenderableType] = [_headline(snapshot), ""]
     if snapshot.get("trouble"):
         parts.append(Text(snapshot["trouble"], style="bold red"))
     if snapshot["topics"]:
         parts.append(_topics(snapshot["topics"]))
     elif snapshot.get("server"):
         parts.append(Text("no topics on this server", style="dim"))
+    parts.append("")
     parts += [_process(process, ascii_only) for process in snapshot["processes"]]
     if not snapshot["processes"]:
         parts.append(
@@ -65,7 +68,8 @@ def as_svg(snapshot: Mapping[str, Any], *, width: int = 120, title: str) -> str:
     """The picture as an SVG image."""
     console = Console(width=width, record=True, force_terminal=True, file=io.StringIO())
     console.print(picture(snapshot))
-    return console.export_svg(title=title)
+    # Whoever looks at it shall not have to fetch a font from somewhere.
+    return _REMOTE_FONT.sub(";", console.export_svg(title=title))
 
 
 def _headline(snapshot: Mapping[str, Any]) -> Text:
@@ -157,7 +161,9 @@ def _process(process: Mapping[str, Any], ascii_only: bool) -> Panel:
 def _latencies(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     if not topics:
         return Text("no consumers yet", style="dim")
-    table = _table("consumers of", "n", "busy", "/s", "p50", "p95", "p99", "wait p50", "p99")
+    table = _table(
+        "consumers of", "n", "busy", "/s", "handler p50", "p95", "p99", "wait p50", "p99"
+    )
     for topic in topics:
         handler, waited = topic["latency"]["handler"], topic["latency"]["waited"]
         table.add_row(
@@ -176,6 +182,8 @@ def _time(times: Mapping[str, float], share: str) -> str:
 
 
 def _scaling(decisions: Sequence[Mapping[str, Any]]) -> Iterator[RenderableType]:
+    if decisions:
+        yield ""
     for each in reversed(decisions[-4:]):
         yield Text(
             f"{each['queue']}: {each['before']} -> {each['after']} consumers, "
@@ -197,7 +205,7 @@ def _below(node: Mapping[str, Any], marks: Sequence[str], indent: str) -> Iterat
     shown = list(_shortened(node["children"]))
     for index, child in enumerate(shown):
         last = index == len(shown) - 1
-        line = Text(f"{indent}{last_branch if last else branch}", style="dim")
+        line = Text().append(f"{indent}{last_branch if last else branch}", "dim")
         yield line.append_text(child if isinstance(child, Text) else _node(child))
         if not isinstance(child, Text):
             yield from _below(child, marks, indent + (nothing if last else trunk))

@@ -135,10 +135,11 @@ def _print(steps: list[Step], as_json: bool, *, done: bool) -> None:
         lines.append(f"{_SIGNS[step.kind]} {step.stream}")
         if step.why:
             lines.append(f"    refused: {step.why}")
+        if step.kind == "create":
+            lines.append("    " + "; ".join(f"{c.setting} {_shown(c.will)}" for c in step.changes))
+            continue
         lines += [
-            f"    {change.setting}: {_shown(change.will)}"
-            if change.was is None
-            else f"    {change.setting}: {_shown(change.was)} -> {_shown(change.will)}"
+            f"    {change.setting}: {_shown(change.was)} -> {_shown(change.will)}"
             for change in step.changes
         ]
     counts = {kind: sum(step.kind == kind for step in steps) for kind in _SIGNS}

@@ -202,7 +202,7 @@ def test_poisoned_keys_are_listed_and_released_with_their_letters_first(place: P
     assert place.text("poisoned", "list").endswith("2 poisoned keys\n")
     stays = place.json("dlq", "replay", code=4)
     assert (stays["replayed"], stays["poisoned_keys"]) == (0, ["k", "m"])
-    assert "poisoned release" in place.text("dlq", "replay", code=4)
+    assert f"poisoned release {place.queue} k m --replay" in place.text("dlq", "replay", code=4)
     assert place.text("poisoned", "release", "m") == "m: released\n"
     assert place.text("poisoned", "release", "m", code=4) == "m: not poisoned\n"
     assert place.json("poisoned", "release", "k", "--replay")["keys"] == {"k": True}

@@ -341,6 +341,8 @@ def test_svg() -> None:
     assert image.startswith("<svg")
     assert "orders" in image
     assert "a&#160;title" in image or "a title" in image
+    # Nothing is fetched from anywhere when it is looked at.
+    assert "url(http" not in image.replace('"', "")
 
 
 # ------------------------------------------------------------------------------ numbers
