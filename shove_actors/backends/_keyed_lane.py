@@ -110,6 +110,8 @@ class KeyedLane:
         self.ownership = Ownership(f"{os.getpid()}-{os.urandom(6).hex()}", spec.ack_wait_s)
         self._buffer = KeyedBuffer(spec.keyed.max_in_flight)
         self._credit = spec.credit
+        #: Room for so many is worth a request.
+        self._refill = (spec.credit + 1) // 2
         self._held: dict[int, Delivery] = {}
         #: In a worker's hands, also when it is not ours any more.
         self._taken: dict[Delivery, None] = {}
@@ -155,8 +157,37 @@ class KeyedLane:
         """How many keys are in memory: those of what is in hand."""
         return self._buffer.keys
 
+    @property
+    def owned(self) -> bool:
+        """Whether this process handles the shard, and is not letting go of it."""
+        return self.ownership.starts
+
+    @property
+    def leaving(self) -> bool:
+        return self.ownership.leaving
+
+    def let_go(self) -> None:
+        """Let somebody else have the shard, once what runs has ended."""
+        self.ownership.leave()
+        self._look(trio.current_time())
+        self._ask.set()
+
+    def stand_by(self, wanted: bool) -> None:
+        """Whether to take the shard when nobody has it."""
+        own = self.ownership
+        if self._closing or own.wanted == wanted:
+            return
+        if wanted:
+            own.want()
+            self._pull_at = -_NEVER
+        else:
+            own.leave()
+        self._ask.set()
+        self._timer.set()
+
     def set_credit(self, credit: int) -> None:
         self._credit = credit
+        self._refill = (credit + 1) // 2
         self._timer.set()
 
     def statistics(self) -> LaneStatistics:
@@ -182,17 +213,20 @@ class KeyedLane:
         return delivery
 
     def ack(self, delivery: Delivery) -> None:
-        if not self._ends(delivery):
+        now = trio.current_time()
+        if not self._ends(delivery, now):
             return
-        del self._held[delivery.sequence]
+        held = self._held
+        del held[delivery.sequence]
         self._buffer.done(delivery)
         if self._durable.connected:
             # Otherwise it is told when the message comes again (`Fate.SETTLED`).
             self._durable.ack(delivery)
-        self._top_up(trio.current_time())
+        if self._credit - len(held) - self._requested >= self._refill:
+            self._top_up(now)
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
-        if self._ends(delivery):
+        if self._ends(delivery, trio.current_time()):
             self._retry(delivery, delay_s or 0.0)
 
     def renew(self, delivery: Delivery) -> None:
@@ -209,14 +243,16 @@ class KeyedLane:
             # The worker thought better of it, the shard is still ours.
             self._retry(delivery, 0.0)
 
-    def _ends(self, delivery: Delivery) -> bool:
+    def _ends(self, delivery: Delivery, now: float) -> bool:
         """Its handler has ended. False: too late, nothing may be said."""
         if delivery.settled:
             raise UsageError(f"{delivery!r} is settled already")
-        now = trio.current_time()
-        self._look(now)
         delivery.settled = True
         self._taken.pop(delivery, None)
+        own = self.ownership
+        if own.owns and not own.leaving and now < own.lapses_at and not delivery.lost:
+            return True  # nothing else is to be thought of
+        self._look(now)
         if self.ownership.leaving or not self.ownership.owns:
             self._ask.set()
         if not delivery.lost and self.ownership.may_settle(now):
@@ -298,11 +334,12 @@ class KeyedLane:
     ) -> None:
         """A message. `requested`: of a pull that counts (`PinnedDurable.begin`)."""
         now = trio.current_time()
-        self._look(now)
+        own = self.ownership
+        if own.leaving or now >= own.lapses_at:
+            self._look(now)
         if requested and self._requested:
             self._requested -= 1
         self._received += 1
-        own = self.ownership
         before = self._held.get(sequence)
         fate = own.arrived(pin, count, sequence, in_hand=before is not None, now=now)
         if fate is Fate.NEW:
@@ -321,7 +358,8 @@ class KeyedLane:
             delivery.key = self._keyed.key_of(delivery)
             self._held[sequence] = delivery
             self._buffer.push(delivery)
-            self._top_up(now)
+            if not self._requested:
+                self._top_up(now)
             return
         if before is not None and fate is Fate.AGAIN:
             before.reply = reply
@@ -365,6 +403,7 @@ class KeyedLane:
         """The durable was deleted: it is another one, or will be."""
         self._requested = 0
         self.ownership.recreated()
+        self._look(trio.current_time())
         self._ask.set()
 
     def fail(self, error: Exception) -> None:
@@ -492,7 +531,7 @@ class KeyedLane:
         room -= self._requested
         if now >= self._pull_at:
             batch = max(1, room)
-        elif room > 0 and (own.few or not self._requested or room >= (self._credit + 1) // 2):
+        elif room > 0 and (own.few or not self._requested or room >= self._refill):
             batch = room
         else:
             return
@@ -521,8 +560,8 @@ class KeyedLane:
         """Not ours any more: cancel the handlers, forget what waits."""
         if self._held:
             logger.warning(
-                "the lease of shard %s could not be renewed; %d handlers are cancelled, and what "
-                "waits is given up",
+                "shard %s is not ours any more: its lease could not be renewed, or its durable is "
+                "gone; %d handlers are cancelled, and what waits is given up",
                 self._spec.durable,
                 self._buffer.in_flight,
                 extra=about("shard_lost", queue=self._spec.stream, count=self._buffer.in_flight),

@@ -120,6 +120,8 @@ class Ownership:
         self.wanted_record: OwnerRecord | None = None
         #: When the write left us that proves our ownership.
         self.proof = -_NEVER
+        #: When `lapsed` becomes true, unless the lease is renewed.
+        self.lapses_at = _NEVER
         #: The newest sequence that was taken under this ownership.
         self.last = 0
         self._lapsed = False
@@ -235,10 +237,13 @@ class Ownership:
             self._doubt, self._look_at = True, now
 
     def recreated(self) -> None:
-        """The durable is another one: it delivers from the beginning, to whoever is first."""
+        """The durable is another one, of another stream perhaps: sequences mean nothing any more.
+
+        So everything in hand is given up, as when the lease has lapsed.
+        """
         self.pin = None
         self._looked = False
-        self._rewind = self._rewind or self.owns
+        self.abandon()
 
     # ------------------------------------------------------------------ from this process
 
@@ -264,15 +269,10 @@ class Ownership:
 
         True once for each time.
         """
-        if self.owns and now >= self.proof + self.lease_s * margins.CANCEL_SHARE:
+        if now >= self.lapses_at:
             self._lose()
         told, self._lapsed = self._lapsed, False
         return told
-
-    @property
-    def lapses_at(self) -> float:
-        """When `lapsed` becomes true, unless the lease is renewed."""
-        return self.proof + self.lease_s * margins.CANCEL_SHARE if self.owns else _NEVER
 
     def may_settle(self, now: float) -> bool:
         return self.owns and now < self.proof + self.lease_s * margins.TRUST_SHARE
@@ -297,12 +297,10 @@ class Ownership:
             return self._next_of_owner(now, hand)
         if self._unpin:
             return Step.UNPIN, now
-        if not self.wanted:
-            return None, _NEVER
         if hand:
             # Handlers of the time before, that were cancelled and have not ended.
             return None, _NEVER
-        if self.pin is None:
+        if self.pin is None or not self.wanted:
             # So that the wait is over, or half over, when we are needed.
             due = self._read_at + self.lease_s * margins.RENEW_SHARE
             return (Step.READ, now) if now >= due else (None, due)
@@ -431,6 +429,7 @@ class Ownership:
             self._let_go(record, revision)
             return
         self.proof = max(self.proof, sent_at)
+        self.lapses_at = self.proof + self.lease_s * margins.CANCEL_SHARE
         self._renew_at = sent_at + self.lease_s * margins.RENEW_SHARE
 
     def rewound(self, now: float) -> None:
@@ -457,7 +456,7 @@ class Ownership:
     def _forget(self) -> None:
         self._known = self._looked = self._doubt = self._verify = self._rewind = False
         self._awaits_first = self._given_back = False
-        self._renew_at = _NEVER
+        self._renew_at = self.lapses_at = _NEVER
         self.proof = -_NEVER
 
 

@@ -380,6 +380,25 @@ class Backend(Protocol):
         """
         ...
 
+    async def list_owners(self, stream: str) -> Mapping[str, int]:
+        """The revision of every record beside a keyed topic's stream, by name: of who owns which
+        shard, and of who is there.
+        """
+        ...
+
+    async def write_owner(
+        self, stream: str, name: str, record: bytes, revision: int
+    ) -> int | None:
+        """The new revision, once it is durable. None: it was not at `revision`, nothing changed.
+
+        Any error: written or not, only a look tells.
+        """
+        ...
+
+    async def remove_owner(self, stream: str, name: str, revision: int) -> None:
+        """Nothing happens if it is not at `revision` any more, or an error is raised."""
+        ...
+
     async def last_sequence(self, stream: str) -> int:
         """Of the newest message that the stream was given. Raises `TopicNotDeclared`."""
         ...

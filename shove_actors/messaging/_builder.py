@@ -32,6 +32,8 @@ class TopologyBuilder:
     _failure: SequenceFailure | None = field(default=None, kw_only=True)
     _shards: int | None = field(default=None, kw_only=True)
     _shards_too_early: bool = field(default=False, kw_only=True)
+    _keyed: int | None = field(default=None, kw_only=True)
+    _keyed_too_early: bool = field(default=False, kw_only=True)
     _allow_loss: bool = field(default=False, kw_only=True)
     _config: NatsStreamConfig | None = field(default=None, kw_only=True)
     _external: bool = field(default=False, kw_only=True)
@@ -62,6 +64,15 @@ class TopologyBuilder:
         """Number of lanes of a sequenced topic (default 8). Call it after `sequenced`."""
         return replace(self, _shards=count, _shards_too_early=self._failure is None)
 
+    def keyed(self, max_in_flight: int = 256) -> TopologyBuilder:
+        """Handles many keys of a lane at once, one message of each. Call it after `sequenced`.
+
+        A lane is then handled by one process at a time, with up to `max_in_flight` handlers; the
+        others stand by. Without it a lane handles one message at a time, whichever process gets
+        it. Needs nats-server 2.14 or newer, which `declare` checks. See docs/keyed.md.
+        """
+        return replace(self, _keyed=max_in_flight, _keyed_too_early=self._failure is None)
+
     def allow_message_loss(self) -> TopologyBuilder:
         """Accepts that a sequenced topic has no dead-letter queue or no hold queue."""
         return replace(self, _allow_loss=True)
@@ -89,6 +100,11 @@ class TopologyBuilder:
                 "routing_shards was called before sequenced: call "
                 "sequenced(SequenceFailure.SKIP) first, lanes belong to sequenced topics only"
             )
+        if self._keyed_too_early:
+            raise TopologyError(
+                "keyed was called before sequenced: call sequenced(SequenceFailure.SKIP) first, "
+                "only sequenced topics have lanes"
+            )
         if self._subjects == ():
             raise TopologyError(
                 "nats_subjects([]) is empty: give at least one subject, or leave it out"
@@ -102,6 +118,7 @@ class TopologyBuilder:
             dlq=_names.dlq_name(self.queue) if self._own_dlq else self._dlq,
             sequence_failure=self._failure,
             routing_shards=shards,
+            keyed=self._keyed,
             allow_message_loss=self._allow_loss,
             stream_config=self._config,
             external=self._external,

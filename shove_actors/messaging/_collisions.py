@@ -32,8 +32,8 @@ def check_collisions(topologies: Iterable[Topology]) -> None:
     literals: dict[str, Topology] = {}
     patterns: list[tuple[str, Topology]] = []
     for topology in distinct:
-        bucket = topology.poison_bucket
-        own = () if bucket is None else (bucket_subject(bucket, ">"),)
+        buckets = (topology.poison_bucket, topology.owners_bucket)
+        own = tuple(bucket_subject(bucket, ">") for bucket in buckets if bucket is not None)
         for subject in (*topology.publish_subjects, *topology.stream_names()[1:], *own):
             if not is_literal(subject):
                 patterns.append((subject, topology))
@@ -52,6 +52,8 @@ def _role(name: str, topology: Topology) -> str:
         return "the main stream"
     if topology.poison_bucket is not None and name == bucket_stream(topology.poison_bucket):
         return "the bucket of poisoned keys"
+    if topology.owners_bucket is not None and name == bucket_stream(topology.owners_bucket):
+        return "the bucket of owners"
     if name in topology.note_streams():
         return "the stream for attempts"
     return "the dead-letter queue" if name == topology.dlq else "a hold queue"

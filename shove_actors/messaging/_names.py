@@ -108,6 +108,17 @@ def attempts_stream(stream: str) -> str:
     return f"{stream}-attempts"
 
 
+def check_owners_bucket(queue: str) -> None:
+    """Refuses a queue whose bucket of owners other NATS tools could not open."""
+    if _BUCKET.fullmatch(owners_bucket(queue)) is None:
+        raise TopologyError(
+            f"queue name {shown(queue)} cannot be used with keyed: who handles which shard is "
+            f"kept in the key-value bucket {shown(owners_bucket(queue))}, and the name of a bucket "
+            "may only hold ASCII letters, digits, '-' and '_'. Rename the queue"
+        )
+    check_name(bucket_stream(owners_bucket(queue)), "name of the stream for owners")
+
+
 def poison_bucket(queue: str) -> str:
     """The key-value bucket of a FAIL_ALL topic's poisoned keys."""
     return f"{queue}-poison"

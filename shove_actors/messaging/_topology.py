@@ -20,6 +20,9 @@ DEFAULT_SHARDS = 8
 # request to the server by far, and are far beyond what can run.
 MAX_SHARDS = 4096
 
+# Handlers of one lane at once; each has a task.
+MAX_KEYED = 65_536
+
 
 class SequenceFailure(Enum):
     """What becomes of a key when one of its messages fails for good."""
@@ -68,6 +71,9 @@ class Topology:
     """None: messages of this topic have no order."""
     routing_shards: int = 0
     """Number of ordered lanes; 0 when the topic is not sequenced."""
+    keyed: int | None = None
+    """How many keys of a lane are handled at once, in one process at a time; None: one message per
+    lane at a time."""
     allow_message_loss: bool = False
     stream_config: NatsStreamConfig | None = None
     """As given; None: the defaults. See `config`."""
@@ -130,6 +136,11 @@ class Topology:
                     f"routing_shards needs a sequenced topology: call "
                     f"sequenced(SequenceFailure.SKIP) on {shown(self.queue)} before routing_shards"
                 )
+            if self.keyed is not None:
+                raise TopologyError(
+                    f"keyed needs a sequenced topology: call sequenced(SequenceFailure.SKIP) on "
+                    f"{shown(self.queue)} before keyed"
+                )
             return
         if not isinstance(self.sequence_failure, SequenceFailure):
             raise TopologyError("sequenced(...) takes a SequenceFailure: SequenceFailure.SKIP")
@@ -138,6 +149,7 @@ class Topology:
         check_name(self.shard_durable(self.routing_shards - 1), "shard durable name")
         if self.fails_all:
             _names.check_bucket(self.queue)
+        self._check_keyed()
         if not self.allow_message_loss and (self.dlq is None or not self.holds):
             missing = "dead-letter queue (.dlq())" if self.dlq is None else "hold queue"
             fix = ".dlq()" if self.dlq is None else ".hold_queue(seconds)"
@@ -146,6 +158,17 @@ class Topology:
                 f"dead-letter queue and a hold queue. Add {fix}, or accept the loss with "
                 ".allow_message_loss()"
             )
+
+    def _check_keyed(self) -> None:
+        most: object = self.keyed
+        if most is None:
+            return
+        if not isinstance(most, int) or isinstance(most, bool) or not 1 <= most <= MAX_KEYED:
+            raise TopologyError(
+                f"keyed(max_in_flight={most!r}) on {shown(self.queue)}: a whole number from 1 to "
+                f"{MAX_KEYED}"
+            )
+        _names.check_owners_bucket(self.queue)
 
     def _check_external(self) -> None:
         if not self.external:
@@ -195,6 +218,11 @@ class Topology:
     def poison_bucket(self) -> str | None:
         """`{queue}-poison`: the key-value bucket of poisoned keys; None without FAIL_ALL."""
         return _names.poison_bucket(self.queue) if self.fails_all else None
+
+    @property
+    def owners_bucket(self) -> str | None:
+        """`{queue}-owners`: the key-value bucket of who handles which shard; None unless keyed."""
+        return _names.owners_bucket(self.queue) if self.keyed is not None else None
 
     @property
     def config(self) -> NatsStreamConfig:
@@ -285,6 +313,8 @@ class Topology:
             names.append(_names.attempts_stream(self.dlq))
         if self.poison_bucket is not None:
             names.append(_names.bucket_stream(self.poison_bucket))
+        if self.owners_bucket is not None:
+            names.append(_names.bucket_stream(self.owners_bucket))
         return tuple(names)
 
     def stream_names(self) -> tuple[str, ...]:

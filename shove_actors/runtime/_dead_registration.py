@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
@@ -32,9 +32,6 @@ from ._options import ConsumerOptions
 from ._publish_service import PublishService
 from ._registration import UNLIMITED, Registration
 from ._worker import Worker
-
-if TYPE_CHECKING:
-    pass
 
 
 class DeadRegistration(Registration):

@@ -30,7 +30,9 @@ class DeadSettler(Settler):
                 else f"could not be handled ({verdict.reason}: {verdict.detail or verdict.cause})"
             )
             logger.error(
-                "dead letter %s:%d %s; it stays in the stream %s under that sequence",
+                "dead letter %s:%d %s; it stays in the stream %s under that sequence. It can be "
+                "exported and replayed from there; `handle_undecodable` of the handler would get "
+                "what does not decode",
                 delivery.stream,
                 delivery.sequence,
                 what,

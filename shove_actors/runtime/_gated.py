@@ -31,11 +31,11 @@ class Gated(ABC):
     stopping: bool
 
     async def _look_up(
-        self, gate: Gate, delivery: Delivery, message: object
+        self, gate: Gate, delivery: Delivery, message: object, retry_count: int
     ) -> tuple[Delivery, Verdict, int] | Literal[True] | None:
         """True: its key is not poisoned. Else what `_take_until_slow` is to return."""
         try:
-            found = await gate.look_up(delivery, message)
+            found = await gate.look_up(delivery, message, retry_count)
         except ShoveError as exc:
             await self._unmark()
             self._not_now(delivery, exc)

@@ -40,8 +40,13 @@ class Gate(Protocol):
         """Whether it is known already that its key is not poisoned."""
         ...
 
-    async def look_up(self, delivery: Delivery, message: object) -> tuple[Verdict, int] | None:
-        """Verdict and retries of a message that must not be handled. None: it may be."""
+    async def look_up(
+        self, delivery: Delivery, message: object, retry_count: int
+    ) -> tuple[Verdict, int] | None:
+        """Verdict and retries of a message that must not be handled. None: it may be.
+
+        `retry_count`: the retries that it has had, as far as its own story says.
+        """
         ...
 
     async def obey(

@@ -30,7 +30,7 @@ import trio
 from shove_actors._log import about
 from shove_actors._real_clock import under_mock_clock
 from shove_actors.actors import Context
-from shove_actors.backends import Delivery, Lane, margins
+from shove_actors.backends import Delivery, KeyedLane, Lane, margins
 
 logger = logging.getLogger("shove_actors.lease")
 
@@ -139,6 +139,9 @@ class LeaseKeeper(trio.abc.Instrument):
 
     def tend(self, lane: Lane, now: float) -> None:
         """Renew what is a third old; cancel what could not be renewed."""
+        if isinstance(lane, KeyedLane):
+            lane.tend(now)  # one lease for all of it, which it renews itself
+            return
         ack_wait = lane.spec.ack_wait_s
         for delivery in list(lane.held.values()):
             age = now - delivery.leased_at

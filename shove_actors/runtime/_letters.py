@@ -7,7 +7,6 @@ was deleted and made anew since is read from its beginning.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from shove_actors.backends import Backend, Kept
@@ -22,7 +21,7 @@ from shove_actors.messaging import (
     letter_origin,
 )
 
-from ._replay_lane import Letter
+from ._replay_lane import Letter, in_order
 
 
 async def find_letters(
@@ -46,7 +45,7 @@ async def find_letters(
             if number >= record.sequence or stored_ns > record.stored_ns:
                 letter = found.setdefault(origin, Letter(number, stored_ns))
                 letter.copies.append(kept.sequence)
-    return list(_in_order(found, record.sequence))
+    return list(in_order(found, record.sequence))
 
 
 def _origin_if_of(topic: SequencedTopic[Any], key: str, kept: Kept) -> tuple[int, int] | None:
@@ -62,12 +61,3 @@ def _origin_if_of(topic: SequencedTopic[Any], key: str, kept: Kept) -> tuple[int
         except Exception:
             return None  # it has no key, so it has poisoned none (`PoisonGate.condemn`)
     return letter_origin(headers) if own == key else None
-
-
-def _in_order(letters: dict[tuple[int, int], Letter], first: int) -> Iterator[Letter]:
-    """By their sequence in the topic's stream.
-
-    `first`: the sequence of the message that poisoned the key. A message stored later under a
-    smaller one is of a stream that was made anew since; those come behind.
-    """
-    yield from sorted(letters.values(), key=lambda one: (one.sequence < first, one.sequence))

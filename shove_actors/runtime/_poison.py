@@ -188,7 +188,9 @@ class PoisonGate:
         self._clean.move_to_end(value)
         return True
 
-    async def look_up(self, delivery: Delivery, message: object) -> tuple[Verdict, int] | None:
+    async def look_up(
+        self, delivery: Delivery, message: object, retry_count: int
+    ) -> tuple[Verdict, int] | None:
         headers, topology = delivery.headers, self.topic.topology
         value = headers.get(KEY)
         if value is not None:
@@ -198,12 +200,13 @@ class PoisonGate:
                 key = self.topic.key_of(message)
             except Exception as exc:
                 detail = f"it has no key: the topic's function raised {type(exc).__name__}"
-                return give_up(topology, DeathReason.UNDECODABLE, "undecodable", detail), 0
+                end = give_up(topology, DeathReason.UNDECODABLE, "undecodable", detail)
+                return end, retry_count
         self.reads += 1
         news = self._news
         record = (await self.book.find(key)).record
         if record is not None:
-            return self._verdict(record, delivery), record.retries
+            return self._verdict(record, delivery, retry_count)
         if value is not None and delivery.num_delivered == 1 and news == self._news:
             self._remember(delivery, key, value)
         return None
@@ -220,7 +223,10 @@ class PoisonGate:
             if len(self._clean) > REMEMBERED:
                 self._clean.popitem(last=False)
 
-    def _verdict(self, record: PoisonRecord, delivery: Delivery) -> Dead | Discard:
+    def _verdict(
+        self, record: PoisonRecord, delivery: Delivery, retry_count: int
+    ) -> tuple[Dead | Discard, int]:
+        """On a message of a poisoned key, and the retries that it has had."""
         topology = self.topic.topology
         if record.about(delivery.sequence, delivery.timestamp_ns):
             # Ours, written before we were interrupted: go on with what was decided then.
@@ -228,9 +234,10 @@ class PoisonGate:
                 reason = DeathReason(record.reason)
             except ValueError:
                 reason = DeathReason.REJECTED
-            return give_up(topology, reason, record.cause, record.detail or None)
+            return give_up(topology, reason, record.cause, record.detail or None), record.retries
         why = f"message {record.sequence} of this key ended as {record.reason or 'unknown'}"
-        return give_up(topology, DeathReason.SEQUENCE_FAILED, "sequence", why)
+        # Not the retries of the other one: of this one it may be the first that anybody sees.
+        return give_up(topology, DeathReason.SEQUENCE_FAILED, "sequence", why), retry_count
 
     # ------------------------------------------------------------------ the end of a message
 
@@ -252,7 +259,7 @@ class PoisonGate:
         for _ in range(TRIES):
             entry = await self.book.find(key)
             if entry.record is not None:
-                return self._verdict(entry.record, delivery), entry.record.retries, key
+                return *self._verdict(entry.record, delivery, retry_count), key
             end = await self._letters_end()
             record = poison_record(
                 key,
@@ -269,11 +276,14 @@ class PoisonGate:
                 letters_in=end.made,
             )
             if delivery.lost:
-                raise PublishRefused("its lease was lost before its key could be poisoned")
+                raise PublishRefused(
+                    "its lease was lost before its key could be poisoned; whoever has the message "
+                    "next decides"
+                )
             if await self.book.put(key, record, entry.revision):
                 logger.error(
                     "message %s:%d ended as %s and poisoned its key: later messages of the key "
-                    "go to the dead letters until it is released",
+                    "go to the dead letters until it is released (broker.poisoned, .release)",
                     delivery.stream,
                     delivery.sequence,
                     verdict.reason,
@@ -323,7 +333,8 @@ class PoisonGate:
             self._warned = True
             logger.warning(
                 "message %s:%d has no %s header and its key cannot be had from its payload, so "
-                "it goes to the dead letters without poisoning a key; later ones are not logged",
+                "it goes to the dead letters without poisoning a key; later ones are not logged. "
+                "Whoever publishes them should set that header",
                 delivery.stream,
                 delivery.sequence,
                 KEY,

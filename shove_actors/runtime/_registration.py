@@ -28,9 +28,11 @@ from shove_actors.messaging import (
 
 from ._attempts import AttemptLedger
 from ._audit import audits_of, resolve_audited
+from ._balance import Balance
 from ._handler import Resolved
 from ._handler_clock import HandlerClock
 from ._job import Gate
+from ._keyed import KeyedWorker, hand_on, keyed_lanes, keyed_spec, run_lane
 from ._options import ConsumerOptions
 from ._pacer import Pacer
 from ._poison_settle import PoisonSettler
@@ -159,6 +161,17 @@ class Registration:
     def lane_specs(self) -> list[LaneSpec]:
         """One lane per shard, or one that all consumers of this process share."""
         topology, options = self.topic.topology, self.options
+        if topology.keyed is not None:
+            return [
+                keyed_spec(
+                    topology,
+                    self.topic,  # type: ignore[arg-type]
+                    shard,
+                    max_in_flight=topology.keyed,
+                    ack_wait_s=options.ack_wait,
+                )
+                for shard in range(topology.routing_shards)
+            ]
         if topology.sequenced:
             return [
                 LaneSpec(
@@ -220,7 +233,27 @@ class Registration:
 
     def specs(self, drain_timeout: float) -> list[ChildSpec]:
         """The consumers that a group starts with, as children of its pool."""
-        return [self.spec(index, drain_timeout) for index in range(self.consumer_count)]
+        found = [self.spec(index, drain_timeout) for index in range(self.consumer_count)]
+        if self.topic.topology.keyed is not None and self._reads_shards:
+            found.append(
+                ChildSpec(
+                    id=f"{self.name}-shares",
+                    start=self._share_shards,
+                    restart=Restart.PERMANENT,
+                    backoff=Backoff(initial_s=0.2, max_s=5.0, jitter=0.2, reset_after_s=30.0),
+                )
+            )
+        return found
+
+    async def _share_shards(self, ctx: Context[None]) -> None:
+        """An actor beside the consumers of a keyed topic."""
+        backend = self.settler.publisher.backend
+        balance = Balance(backend, self.topic.queue, keyed_lanes(self.lanes))
+        ctx.started()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(balance.run)
+            await ctx.stop_requested.wait()
+            nursery.cancel_scope.cancel()
 
     def spec(self, index: int, drain_timeout: float) -> ChildSpec:
         """One consumer; of a sequenced topic, that of the shard `index`."""
@@ -253,11 +286,27 @@ class Registration:
         return any(worker.busy for worker in self.consumers.get(index, ()))
 
     async def _consume(self, index: int, ctx: Context[None]) -> None:
-        """A consumer actor: one worker, or up to `prefetch` of them as its handlers wait."""
+        """A consumer actor: one worker, or up to `prefetch` of them as its handlers wait.
+
+        Of a keyed shard up to as many as keys are handled at once.
+        """
+        if self.topic.topology.keyed is None:
+            await self._work(index, ctx)
+            return
+        lane = self.lanes[index]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(run_lane, lane)
+            await self._work(index, ctx)
+            await hand_on(lane)
+            nursery.cancel_scope.cancel()
+
+    async def _work(self, index: int, ctx: Context[None]) -> None:
+        keyed = self.topic.topology.keyed
         sequenced = self.topic.topology.sequenced
         lane = self.lanes[index if sequenced else 0]
-        concurrent = self.options.concurrent_processing and not sequenced
-        most = self.options.prefetch if concurrent else 1
+        concurrent = keyed is not None or (self.options.concurrent_processing and not sequenced)
+        most = keyed if keyed is not None else self.options.prefetch if concurrent else 1
+        make = Worker if keyed is None else KeyedWorker
         handler = self._own_handler()
         workers: list[Worker] = []
         self.consumers[index] = workers
@@ -272,7 +321,7 @@ class Registration:
                     and not ctx.stop_requested.is_set()
                     and (needed or all(worker.busy for worker in reversed(workers)))
                 ):
-                    worker = Worker(
+                    worker = make(
                         self,
                         lane,
                         shard=index if sequenced else None,

@@ -37,7 +37,10 @@ async def release(publisher: PublishService, topic: Topic[Any], key: str, *, rep
     """See `Broker.release`."""
     ordered = _checked(topic, "release")
     if not isinstance(key, str):
-        raise UsageError(f"release({topic.queue!r}): a key is a str, not {type(key).__name__}")
+        raise UsageError(
+            f"release({topic.queue!r}): a key is a str, not {type(key).__name__}. Give it as the "
+            "topic's key function returns it, or as `key` of what broker.poisoned() lists"
+        )
     if replay and topic.topology.dlq is None:
         raise UsageError(
             f"release({topic.queue!r}, replay=True): the topic has no dead-letter queue, so there "

@@ -72,6 +72,7 @@ from shove_actors.messaging import (
     Dead,
     Discard,
     MessageMetadata,
+    PoisonRecord,
     Topology,
     Verdict,
     decode_key,
@@ -87,7 +88,7 @@ from ._job import Gate
 from ._letters import find_letters
 from ._poison import Entry, PoisonGate
 from ._publish_service import PublishService
-from ._replay_lane import Failure, ReplayLane
+from ._replay_lane import Failure, Letter, ReplayLane
 from ._settle import Settler
 from ._worker import Worker
 
@@ -136,7 +137,7 @@ class KeyGate(PoisonGate):
                 record.sequence,
             )
             return True
-        letters = await find_letters(self._backend, self.topic, dlq, key, record)
+        letters = await self._letters(dlq, key, record)
         lane = ReplayLane(self._backend, dlq, control, letters)
         job = _ReplayJob(self._registration, control, lane, shard)
         # The shard is the job's to tell: a letter is not a message that the shard delivered.
@@ -167,6 +168,9 @@ class KeyGate(PoisonGate):
             extra=about("key_released", queue=self.topic.queue, handled=lane.handled),
         )
         return True
+
+    async def _letters(self, dlq: str, key: str, record: PoisonRecord) -> list[Letter]:
+        return await find_letters(self._backend, self.topic, dlq, key, record)
 
     async def _still_poisoned(
         self, control: Delivery, key: str, entry: Entry, failure: Failure

@@ -9,7 +9,7 @@ there is no next one. The lease is that of the control message, which the real l
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -224,10 +224,13 @@ class ReplayLane:
                     continue
                 except ShoveError as exc:
                     logger.error(
-                        "dead letter %s:%d was replayed and could not be deleted (%s): it stays",
+                        "dead letter %s:%d was replayed and could not be deleted (%s): it stays, "
+                        "and is not replayed with its key again. Allow deleting messages of %s, "
+                        "or remove it with `nats stream rmm`",
                         self._stream,
                         self._to_delete[-1],
                         exc,
+                        self._stream,
                         extra=about(
                             "replayed_letter_stays",
                             queue=self._stream,
@@ -237,7 +240,10 @@ class ReplayLane:
                 self._to_delete.pop()
             return
         self.stuck = True
-        raise RequestTimeout(f"a dead letter that was handled could not be deleted: {why}")
+        raise RequestTimeout(
+            f"dead letter {self._stream}:{self._to_delete[-1]} was handled and could not be "
+            f"deleted within {DELETE_BUDGET_S:g} s ({why}), so it will be handled again"
+        )
 
     # ------------------------------------------------------------------ of no meaning here
 
@@ -245,10 +251,10 @@ class ReplayLane:
         return True
 
     def set_credit(self, credit: int) -> None:
-        pass
+        """One letter at a time, whatever is asked for."""
 
     def renew(self, delivery: Delivery) -> None:
-        pass
+        """The lease is that of the control message, which its own lane renews."""
 
     async def confirm(self) -> bool:
         await trio.lowlevel.checkpoint()
@@ -266,3 +272,12 @@ class ReplayLane:
             received=self.handled,
             pulls=0,
         )
+
+
+def in_order(letters: dict[tuple[int, int], Letter], first: int) -> Iterator[Letter]:
+    """By their sequence in the topic's stream.
+
+    `first`: the sequence of the message that poisoned the key. A message stored later under a
+    smaller one is of a stream that was made anew since; those come behind.
+    """
+    yield from sorted(letters.values(), key=lambda one: (one.sequence < first, one.sequence))

@@ -172,9 +172,9 @@ class Worker(Gated):
             except trio.WouldBlock:
                 delivery = await lane.receive()
                 pause_at = now() + SLICE_S
-                if self.stopping and not delivery.lost:
-                    # Stopped between its arrival and our turn. The scope is cancelled, so that its
-                    # handler would be interrupted at once, as if its time were up.
+                if scope.cancel_called and not delivery.lost:
+                    # Stopped between its arrival and our turn: its handler would be interrupted at
+                    # once, as if its time were up.
                     lane.nak(delivery)
                     return None
             if delivery.lost:
@@ -206,7 +206,7 @@ class Worker(Gated):
             except DecodeError as exc:
                 return delivery, judge.undecodable(exc), retry_count
             if gate is not None and not gate.passes(delivery):
-                found = await self._look_up(gate, delivery, message)
+                found = await self._look_up(gate, delivery, message, retry_count)
                 if found is not True:
                     return found
             metadata = job.metadata(delivery, retry_count, self._shard) if wants_metadata else None

@@ -5,8 +5,16 @@ from __future__ import annotations
 import pytest
 import trio
 
-from shove_actors import FeatureUnavailable, NatsConfig, Topic, TopologyBuilder, open_broker
-from shove_actors.backends.nats._features import BASE, MAX_BYTES, version_of
+from shove_actors import (
+    FeatureUnavailable,
+    NatsConfig,
+    SequencedTopic,
+    SequenceFailure,
+    Topic,
+    TopologyBuilder,
+    open_broker,
+)
+from shove_actors.backends.nats._features import BASE, KEYED, MAX_BYTES, version_of
 from tests.jetstream.kit import fake_server
 from tests.runtime.world import Order
 
@@ -43,6 +51,19 @@ async def test_a_server_that_is_too_old_for_anything() -> None:
 
 
 def test_features_say_why_and_what_instead() -> None:
-    for feature in (BASE, MAX_BYTES):
+    for feature in (BASE, KEYED, MAX_BYTES):
         assert feature.why
         assert feature.instead
+
+
+async def test_keyed_needs_a_server_that_can_rewind() -> None:
+    topology = (
+        TopologyBuilder("q").sequenced(SequenceFailure.SKIP).keyed().allow_message_loss().build()
+    )
+    topic = SequencedTopic(Order, key=lambda order: "k", topology=topology)
+    async with fake_server() as fake:
+        fake.info["version"] = "2.12.1"
+        async with open_broker(NatsConfig(fake.url)) as broker:
+            with pytest.raises(FeatureUnavailable, match=r"keyed topic needs nats-server 2\.14\.0"):
+                await broker.declare(topic)
+            assert not any(line.startswith(b"PUB $JS.API") for line in fake.received)

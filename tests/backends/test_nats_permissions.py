@@ -374,6 +374,7 @@ async def test_what_publishers_need(server_for: ServerProcess) -> None:
         "Orders-hold-200ms",
         "Orders-dlq",
         "lanes.shard.*",
+        "$JS.API.STREAM.INFO.KV_lanes-poison",
     ],
     ["_INBOX.>", "$JS.EVENT.ADVISORY.>"],
 )

@@ -34,7 +34,7 @@ HARD_EXIT: Final = 17
 GATE_POLL_S: Final = 0.01
 SUFFIX: Final = ".journal"
 
-Kind = Literal["holds", "sequenced", "plain", "fail_all"]
+Kind = Literal["holds", "sequenced", "plain", "fail_all", "keyed", "keyed_fail_all"]
 
 
 class Note(msgspec.Struct, frozen=True):
@@ -166,10 +166,11 @@ def make_topic(queue: str, kind: Kind, *, hold_s: float = 1.0, shards: int = 2) 
     builder = builder.hold_queue(hold_s)
     if kind == "holds":
         return Topic(Note, builder.build())
-    policy = SequenceFailure.SKIP if kind == "sequenced" else SequenceFailure.FAIL_ALL
-    return SequencedTopic(
-        Note, key=_key, topology=builder.sequenced(policy).routing_shards(shards).build()
-    )
+    policy = SequenceFailure.FAIL_ALL if kind.endswith("fail_all") else SequenceFailure.SKIP
+    builder = builder.sequenced(policy).routing_shards(shards)
+    if kind.startswith("keyed"):
+        builder = builder.keyed(max_in_flight=32)
+    return SequencedTopic(Note, key=_key, topology=builder.build())
 
 
 def _key(note: Note) -> str:

@@ -206,3 +206,34 @@ def test_a_stream_config_is_kept() -> None:
 def test_delays_are_rounded_to_milliseconds() -> None:
     (hold,) = TopologyBuilder("q").hold_queue(0.1 + 0.2).build().holds
     assert hold == HoldQueue("q-hold-300ms", 0.3)
+
+
+def test_keyed() -> None:
+    base = TopologyBuilder("q").sequenced(SequenceFailure.SKIP).hold_queue(1).dlq()
+    assert base.build().keyed is None
+    assert base.build().owners_bucket is None
+    keyed = base.keyed().build()
+    assert keyed.keyed == 256
+    assert keyed.owners_bucket == "q-owners"
+    assert "KV_q-owners" in keyed.note_streams()
+    assert base.keyed(max_in_flight=7).build().keyed == 7
+
+
+@pytest.mark.parametrize("most", [0, -1, True, 1.5, 65_537])
+def test_keyed_refuses_what_is_no_number_of_handlers(most: int) -> None:
+    builder = TopologyBuilder("q").sequenced(SequenceFailure.SKIP).hold_queue(1).dlq()
+    with pytest.raises(TopologyError, match=r"keyed\(max_in_flight="):
+        builder.keyed(max_in_flight=most).build()
+
+
+def test_keyed_belongs_to_sequenced_topics() -> None:
+    with pytest.raises(TopologyError, match="keyed was called before sequenced"):
+        TopologyBuilder("q").keyed().sequenced(SequenceFailure.SKIP).allow_message_loss().build()
+    with pytest.raises(TopologyError, match="keyed was called before sequenced"):
+        TopologyBuilder("q").keyed().build()
+
+
+def test_the_bucket_of_owners_is_one_that_nats_tools_open() -> None:
+    builder = TopologyBuilder("q$x").sequenced(SequenceFailure.SKIP).allow_message_loss()
+    with pytest.raises(TopologyError, match=r"'q\$x' cannot be used with keyed"):
+        builder.keyed().build()

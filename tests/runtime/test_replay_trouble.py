@@ -292,7 +292,7 @@ async def test_a_letter_that_cannot_be_deleted_holds_the_lane(
             broken = False
             await until_released(broker, topic)
         assert names(script)[-1] == "2"
-    assert "was handled could not be deleted" in caplog.text
+    assert "was handled and could not be deleted within" in caplog.text
 
 
 async def test_two_processes_one_replay(world: World, clock: Clock) -> None:

@@ -167,3 +167,38 @@ async def alone() -> None:
     async with jetstream.connect("nats://localhost:4222") as js:
         info: jetstream.StreamInfo = await js.stream_info("orders")
         print(info.messages)
+
+
+async def stores(js: jetstream.JetStream) -> None:
+    kv: jetstream.KeyValue = await js.create_kv(bucket="b", history=5)
+    await js.create_kv(jetstream.KeyValueConfig(bucket="b"), history="5")  # type: ignore[arg-type]
+    await js.create_kv(bucket="b", histroy=5)  # type: ignore[call-arg]
+    revision: int = await kv.put("a", "text")
+    await kv.put("a", 5)  # type: ignore[arg-type]
+    await kv.update("a", b"bytes", revision)
+    async with kv.watch("a.*", "b", ignore_deletes=True) as watcher:
+        whole: jetstream.Watcher[jetstream.KeyValueEntry] = watcher
+        channel: trio.abc.ReceiveChannel[jetstream.KeyValueEntry | None] = watcher
+        async for entry in watcher:
+            if entry is not None:
+                value: bytes = entry.value
+                print(value, entry.key.upper())
+            entry.key  # type: ignore[union-attr]  # noqa: B018
+        initial: list[jetstream.KeyValueEntry] = await watcher.initial()
+        print(initial, whole, channel)
+    async with kv.list_keys() as keys:
+        print([key.upper() async for key in keys])
+    async for name in js.kv_names():
+        print(name.upper())
+    store: jetstream.ObjectStore = await js.create_object_store(bucket="o")
+    info: jetstream.ObjectInfo = await store.put("x", b"content", headers={"A": "1", "B": ["2"]})
+    await store.put("x", 5)  # type: ignore[arg-type]
+    async with store.get("x") as reader:
+        stream: trio.abc.ReceiveStream = reader
+        async for chunk in reader:
+            part: bytes = chunk
+            print(part, stream)
+    async with store.watch(updates_only=True) as objects:
+        async for each in objects:
+            if each is not None:
+                print(each.name.upper(), each == info)

@@ -37,6 +37,7 @@ from shove_actors.backends._port import (
     Backlog,
     Capabilities,
     Kept,
+    Lane,
     LaneSpec,
     Mark,
     Post,
@@ -48,6 +49,7 @@ from shove_actors.messaging import ShardLayout, Topology, bucket_stream, poison_
 
 from ._declare import declare
 from ._durable import Durable
+from ._keyed_lane import MemoryKeyedLane, keyed_settings
 from ._lane import MemoryLane, durable_settings
 from ._link import Link
 from ._reshard import MemoryShards, layout
@@ -77,7 +79,7 @@ class MemoryBackend:
         self.link = Link(self._something_came, server)
         self._max_payload = min(max_payload, server.max_payload)
         self._ack_timeout_s = ack_timeout_s
-        self._lanes: dict[MemoryLane, None] = {}
+        self._lanes: dict[MemoryLane | MemoryKeyedLane, None] = {}
         self._listeners: list[Callable[[BackendEvent], None]] = []
         #: Who wants to hear that the shards of a queue may have changed.
         self.shard_watches: dict[str, Callable[[], None]] = {}
@@ -200,7 +202,7 @@ class MemoryBackend:
 
     async def diagnose(self, subject: str) -> Exception:
         try:
-            await self._reach_server()
+            await self.reach_server()
         except ConnectionError as error:
             return NotConnected(str(error))
         except RequestTimeout as error:
@@ -214,18 +216,19 @@ class MemoryBackend:
     # ------------------------------------------------------------------------ topology
 
     async def declare(self, topologies: Sequence[Topology]) -> None:
-        await self._reach_server()
+        await self.reach_server()
         declare(self.server, topologies)
 
-    async def open_lane(self, spec: LaneSpec) -> MemoryLane:
+    async def open_lane(self, spec: LaneSpec) -> Lane:
         return (await self.open_lanes([spec]))[0]
 
-    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[MemoryLane]:
-        await self._reach_server()
+    async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[Lane]:
+        await self.reach_server()
         opened = [(spec, *self._durable(spec)) for spec in specs]
-        lanes: list[MemoryLane] = []
+        lanes: list[Lane] = []
         for spec, durable, pause_s in opened:
-            lane = MemoryLane(self, spec, durable)
+            kind = MemoryLane if spec.keyed is None else MemoryKeyedLane
+            lane = kind(self, spec, durable)
             self._lanes[lane] = None
             lane.start(pause_s=pause_s)
             lanes.append(lane)
@@ -235,21 +238,22 @@ class MemoryBackend:
         """And how long not to read it: it may have taken the place of one that was deleted."""
         stream = self.server.require_stream(spec.stream)
         new = spec.durable not in stream.durables
-        durable = self.server.open_durable(spec.stream, durable_settings(spec))
+        settings = durable_settings(spec) if spec.keyed is None else keyed_settings(spec)
+        durable = self.server.open_durable(spec.stream, settings)
         used = stream.last_sequence > len(stream.messages)
         return durable, DELETED_GRACE_S if new and used and spec.max_ack_pending == 1 else 0.0
 
     async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
-        await self._reach_server()
+        await self.reach_server()
         self.shard_watches[queue] = changed
         return layout(self.server, queue)
 
     async def reshard(self, topology: Topology, timeout: float) -> Resharded:
-        await self._reach_server()
+        await self.reach_server()
         return await reshard(MemoryShards(self.server, topology.queue), topology, timeout)
 
     async def backlog(self, stream: str, durable: str) -> Backlog | None:
-        await self._reach_server()
+        await self.reach_server()
         self.server.advance()
         holder = self.server.streams.get(stream)
         found = None if holder is None else holder.durables.get(durable)
@@ -260,7 +264,7 @@ class MemoryBackend:
         )
 
     async def owns(self, delivery: Delivery) -> bool:
-        await self._reach_server()
+        await self.reach_server()
         self.server.advance()
         holder = self.server.streams.get(delivery.stream)
         durable = None if holder is None else holder.durables.get(delivery.lane.spec.durable)
@@ -268,62 +272,79 @@ class MemoryBackend:
         return entry is not None and entry.delivered == delivery.num_delivered
 
     async def read_note(self, stream: str, sequence: int) -> bytes | None:
-        await self._reach_server()
+        await self.reach_server()
         return self.server.notes.get((stream, sequence))
 
     async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
-        await self._reach_server()
+        await self.reach_server()
         self.server.notes[stream, sequence] = note
 
     async def read_mark(self, queue: str, name: str) -> Mark:
-        await self._reach_server()
+        await self.reach_server()
         return self.server.marks.read(queue, name)
 
     async def write_mark(
         self, queue: str, name: str, value: bytes | None, *, revision: int
     ) -> bool:
-        await self._reach_server()
+        await self.reach_server()
         refusal = self.server.faults.refusal(bucket_stream(poison_bucket(queue)))
         if refusal is not None:
             raise refusal
         return self.server.marks.write(queue, name, value, revision)
 
     async def list_marks(self, queue: str) -> list[tuple[str, Mark]]:
-        await self._reach_server()
+        await self.reach_server()
         return self.server.marks.all(queue)
 
     async def keeps_marks(self, queue: str) -> bool:
-        await self._reach_server()
+        await self.reach_server()
         return self.server.marks.exist(queue)
 
     def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
         return self.server.marks.watch(queue, partial(self.link.deliver, changed))
 
+    async def list_owners(self, stream: str) -> dict[str, int]:
+        await self.reach_server()
+        owners = self.server.owners
+        return {name: owners[of, name][1] for of, name in owners if of == stream}
+
+    async def write_owner(
+        self, stream: str, name: str, record: bytes, revision: int
+    ) -> int | None:
+        await self.reach_server()
+        return self.server.write_owner(stream, name, record, revision)
+
+    async def remove_owner(self, stream: str, name: str, revision: int) -> None:
+        await self.reach_server()
+        if self.server.owners.get((stream, name), (None, 0))[1] == revision:
+            del self.server.owners[stream, name]
+
     async def last_sequence(self, stream: str) -> int:
         return (await self.stream_end(stream)).sequence
 
     async def stream_end(self, stream: str) -> StreamEnd:
-        await self._reach_server()
+        await self.reach_server()
         found = self.server.require_stream(stream)
         return StreamEnd(found.last_sequence, str(found.number))
 
     async def next_message(self, stream: str, sequence: int) -> Kept | None:
-        await self._reach_server()
+        await self.reach_server()
         self.server.advance()
         found = self.server.require_stream(stream).at_or_after(sequence)
         return None if found is None else _kept(found)
 
     async def next_messages(self, stream: str, sequence: int) -> list[Kept]:
-        await self._reach_server()
+        await self.reach_server()
         self.server.advance()
         behind = self.server.require_stream(stream).from_sequence(sequence)
         return [_kept(message) for message in itertools.islice(behind, BATCH)]
 
     async def delete_message(self, stream: str, sequence: int) -> bool:
-        await self._reach_server()
+        await self.reach_server()
         return self.server.require_stream(stream).remove(sequence)
 
-    async def _reach_server(self) -> None:
+    async def reach_server(self) -> None:
+        """A request's way to the server and back; raises why it did not get there."""
         if self.link.delay_s:
             await trio.sleep(2 * self.link.delay_s)
         await trio.lowlevel.checkpoint()
@@ -513,7 +534,7 @@ class MemoryBackend:
             if lane.durable is durable:
                 self.link.deliver(lane.durable_gone)
 
-    def lane_retired(self, lane: MemoryLane) -> None:
+    def lane_retired(self, lane: MemoryLane | MemoryKeyedLane) -> None:
         self._lanes.pop(lane, None)
 
 

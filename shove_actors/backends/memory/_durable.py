@@ -37,12 +37,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DurableSettings:
-    """`ack_wait_s` is seconds. `filter_subject` None reads the whole stream."""
+    """`ack_wait_s` is seconds. `filter_subject` None reads the whole stream. `pin_timeout_s`: it
+    delivers to one process at a time (`_pins.py`).
+    """
 
     name: str
     filter_subject: str | None = None
     max_ack_pending: int = 1000
     ack_wait_s: float = 30.0
+    pin_timeout_s: float | None = None
 
 
 class Puller(Protocol):

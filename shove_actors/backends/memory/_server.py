@@ -29,6 +29,7 @@ from shove_actors.messaging import Retention, Storage, layout_of, overlap
 from ._durable import Durable, DurableSettings
 from ._faults import Faults
 from ._marks import Marks
+from ._pins import PinnedDurable
 from ._stream import Observer, StoredMessage, Stream, StreamSettings
 from ._timers import DEFAULT_EPOCH_NS, ServerClock, Timers
 
@@ -86,6 +87,9 @@ class MemoryServer:
         #: Queues whose number of shards was changed on purpose.
         self.resharded: set[str] = set()
         self.marks = Marks()
+        #: Who handles which keyed shard, and at which revision; by stream and shard.
+        self.owners: dict[tuple[str, str], tuple[bytes | None, int]] = {}
+        self.owner_writes = 0
         self._names = 0
 
     def __repr__(self) -> str:
@@ -158,6 +162,14 @@ class MemoryServer:
             )
         return stream
 
+    def write_owner(self, stream: str, name: str, record: bytes, revision: int) -> int | None:
+        """The new revision; None, and nothing is changed, if it is not at `revision`."""
+        if self.owners.get((stream, name), (None, 0))[1] != revision:
+            return None
+        self.owner_writes += 1
+        self.owners[stream, name] = (record, self.owner_writes)
+        return self.owner_writes
+
     def stream_for(self, subject: str) -> Stream | None:
         """The one stream that takes a literal subject; streams never overlap."""
         found = self._by_subject.get(subject)
@@ -210,7 +222,8 @@ class MemoryServer:
                 durable.reconfigure(settings)
             return durable
         self._check_filter(holder, settings)
-        durable = Durable(
+        kind = Durable if settings.pin_timeout_s is None else PinnedDurable
+        durable = kind(
             holder,
             settings,
             timers=self._timers,

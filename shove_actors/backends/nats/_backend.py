@@ -54,7 +54,13 @@ from shove_actors.jetstream import (
     pub,
     status_of,
 )
-from shove_actors.messaging import ShardLayout, Topology, check_collisions, owners_bucket
+from shove_actors.messaging import (
+    ShardLayout,
+    Topology,
+    bucket_stream,
+    check_collisions,
+    owners_bucket,
+)
 
 from ._browse import delete_message, next_message, next_messages, stream_end
 from ._declare import declare_all
@@ -65,7 +71,7 @@ from ._keyed_durable import NatsKeyedLane
 from ._lane import NatsLane
 from ._marks import keeps_marks, list_marks, read_mark, watch_marks, write_mark
 from ._notes import read_note, write_note
-from ._owners import ensure_owners
+from ._owners import ensure_owners, list_owners, write_owner
 from ._patience import patiently
 from ._reshard import NatsShards, ShardWatch
 from ._settle_guard import SettleGuard
@@ -418,6 +424,17 @@ class NatsBackend:
     def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
         sid = watch_marks(self.connection, queue, changed)
         return partial(self.start_soon, self.connection.unsubscribe, sid)
+
+    async def list_owners(self, stream: str) -> dict[str, int]:
+        return await list_owners(self.js, owners_bucket(stream))
+
+    async def write_owner(
+        self, stream: str, name: str, record: bytes, revision: int
+    ) -> int | None:
+        return await write_owner(self.js, owners_bucket(stream), name, record, revision)
+
+    async def remove_owner(self, stream: str, name: str, revision: int) -> None:
+        await self.js.delete_message(bucket_stream(owners_bucket(stream)), revision)
 
     async def last_sequence(self, stream: str) -> int:
         return (await stream_end(self.js, stream)).sequence

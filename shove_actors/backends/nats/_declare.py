@@ -33,8 +33,9 @@ from shove_actors.messaging import (
     skip_refusal,
 )
 
-from ._features import BASE, LOWERED, MAX_BYTES, require
+from ._features import BASE, KEYED, LOWERED, MAX_BYTES, require
 from ._marks import bucket_config, keeps_marks
+from ._owners import ensure_owners
 from ._refused import explained
 
 #: Retried publishes are recognised for this long.
@@ -95,6 +96,8 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
     check_collisions(topologies)
     require(js.connection, BASE)
     for topology in topologies:
+        if topology.keyed is not None:
+            require(js.connection, KEYED)
         if topology.stream_config is not None and topology.stream_config.max_bytes is not None:
             require(js.connection, MAX_BYTES)
         if topology.sequenced and not topology.fails_all:
@@ -108,6 +111,8 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
         for config in side_streams(topology):
             # Limits that an operator put on a side stream are the operator's: not reconciled.
             await _declare(js, config, owned=False, shards=0)
+        if topology.owners_bucket is not None:
+            await ensure_owners(js, topology.owners_bucket, topology.queue)
         if topology.fails_all:
             config = bucket_config(topology.queue, topology.config.num_replicas)
             # Looked at before: a process that declares at the same time consumes afterwards.

@@ -1,9 +1,8 @@
-"""Sends the requests of one lane.
+"""Sends the requests of one lane, over the JetStream client's `PullLine`.
 
-Invariant: a pull never outlives its inbox. The inbox changes with every reconnect and ends with
-`close`, so a pull that the server still remembers has nobody to deliver to and cannot swallow a
-message (PC-004), and no surplus can arrive after a reconnect (PC-006). The same is done when a pull
-fell silent and when the credit is lowered below what was asked for: the pull may live on, unseen.
+Its invariant is what a lane stands on: a pull never outlives its inbox. So a pull that the server
+still remembers cannot swallow a message (PC-004), no surplus arrives after a reconnect (PC-006),
+and a pull that fell silent, or asks for more than the credit that is left, ends with its inbox.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import trio
 from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._port import LaneSpec
-from shove_actors.jetstream import pub
+from shove_actors.jetstream import PullLine, pub
 
 from ._pull import Pull
 from ._recovery import Recovery
@@ -35,24 +34,10 @@ PULL_HEARTBEAT_S = 10.0
 _NEVER = float("inf")
 
 
-class Demand:
+class Demand(PullLine):
     """`on_message` hears what answers the requests, `on_late` what answers an abandoned one."""
 
-    __slots__ = (
-        "_backend",
-        "_conn",
-        "_held",
-        "_on_late",
-        "_on_message",
-        "_recovery",
-        "beat_s",
-        "closing",
-        "failed",
-        "inbox",
-        "pull",
-        "sid",
-        "subject",
-    )
+    __slots__ = ("_held", "_recovery", "beat_s", "closing", "failed", "pull")
 
     def __init__(
         self,
@@ -64,12 +49,16 @@ class Demand:
         on_message: Sink,
         on_late: Sink,
     ) -> None:
-        self._backend = backend
-        self._conn = backend.connection
+        super().__init__(
+            backend.connection,
+            backend.js.prefix.encode()
+            + f"CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}".encode(),
+            on_message=on_message,
+            on_late=on_late,
+            start_soon=backend.start_soon,
+        )
         self._recovery = recovery
         self._held = held
-        self._on_message = on_message
-        self._on_late = on_late
         wanted_s = spec.ack_wait_s / margins.HEARTBEATS_PER_LEASE
         heartbeat_s = min(PULL_HEARTBEAT_S, max(margins.HEARTBEAT_LEAST_S, wanted_s))
         #: How often something has to be heard of the server that its heartbeats do not say.
@@ -83,11 +72,6 @@ class Demand:
         #: Nothing is asked for any more: the lane closes, or its durable cannot be had.
         self.closing = False
         self.failed = False
-        self.subject = backend.js.prefix.encode() + (
-            f"CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}".encode()
-        )
-        self.inbox = self._conn.new_inbox()
-        self.sid = self._conn.subscribe(self.inbox, on_message)
 
     def top_up(self) -> None:
         """Ask for what there is room for, if it is worth a request."""
@@ -95,9 +79,7 @@ class Demand:
             return
         pull = self.pull
         batch = pull.demand(len(self._held))
-        if batch and self._conn.write(
-            pub(self.subject, self.inbox, b'{"batch":%d%b' % (batch, pull.tail))
-        ):
+        if batch and self.send(b'{"batch":%d%b' % (batch, pull.tail)):
             pull.asked(batch, trio.current_time())
 
     def ask_with_ack(self, reply: bytes) -> bool:
@@ -114,18 +96,9 @@ class Demand:
         self.pull.gone()
         self.pull.deadline = _NEVER
         if not self.closing:
-            self.inbox = self._conn.new_inbox()
-            self._conn.move_subscription(self.sid, self.inbox)
+            super().disconnected()
 
     def abandon(self) -> None:
         """End whatever pulls the server still has: their inbox goes away."""
         self.pull.gone()
-        old = self.sid
-        self._conn.redirect(old, self._on_late)
-        self.inbox = self._conn.new_inbox()
-        self.sid = self._conn.subscribe(self.inbox, self._on_message)
-        self._backend.start_soon(self._conn.unsubscribe, old)
-
-    async def close(self) -> None:
-        """What the server had sent before still arrives, then nothing."""
-        await self._conn.unsubscribe(self.sid)
+        super().abandon()

@@ -20,9 +20,7 @@ from shove_actors.backends._keyed_lane import KeyedLane, pin_timeout
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import (
     JetStream,
-    ack_numbers,
     header_value,
-    parse_ack,
     pub,
     status_of,
 )
@@ -38,6 +36,7 @@ if TYPE_CHECKING:
 
 _NS: Final = 1_000_000_000
 _NEVER: Final = float("inf")
+_PIN_HEADER: Final = b"\r\nNats-Pin-Id:"
 #: Of the answer to a pull whose pin is not the present one.
 _WRONG_PIN: Final = 423
 
@@ -68,6 +67,9 @@ class NatsPinned:
         self.inbox = self._conn.new_inbox()
         self.sid = self._conn.subscribe(self.inbox, self._on_message)
         self.closed = False
+        #: The latest pin, and the header that it comes in.
+        self._pin: str | None = None
+        self._pin_line = b"\r\n\r\n\r\n"
         self.lane: NatsKeyedLane
 
     @property
@@ -168,19 +170,34 @@ class NatsPinned:
         *,
         requested: bool,
     ) -> None:
-        pin = header_value(header_block, b"Nats-Pin-Id") if header_block else None
-        _, sequence, timestamp_ns = ack_numbers(reply)
+        # Both forms, see `parse_ack`; once per message, so without its checks.
+        tokens = reply.split(b".")
+        first = 5 if len(tokens) == 9 else 7
         self.lane.arrived(
-            None if pin is None else pin.decode(errors="replace"),
-            parse_ack(reply).consumer_sequence,
+            self._pin_of(header_block),
+            int(tokens[first + 1]),
             subject.decode(errors="backslashreplace"),
             payload,
             header_block,
-            sequence,
-            timestamp_ns,
+            int(tokens[first]),
+            int(tokens[first + 2]),
             reply,
             requested=requested,
         )
+
+    def _pin_of(self, header_block: bytes | None) -> str | None:
+        """The last of that name: the server's, whatever the publisher has written."""
+        if header_block is None:
+            return None
+        if self._pin_line in header_block:
+            return self._pin
+        start = header_block.rfind(_PIN_HEADER)
+        if start < 0:
+            return None
+        value = header_block[start + len(_PIN_HEADER) :].partition(b"\r\n")[0].strip()
+        self._pin = value.decode(errors="replace")
+        self._pin_line = _PIN_HEADER + b" " + value + b"\r\n"
+        return self._pin
 
     def _on_status(self, code: int, text: str, header_block: bytes | None) -> None:
         if code == _WRONG_PIN:

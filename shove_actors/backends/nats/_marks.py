@@ -87,13 +87,17 @@ async def write_mark(
     if value is None:
         headers[_OPERATION] = "DEL"
     block = encode_headers(headers)
-    subject = bucket_subject(poison_bucket(queue), name)
-    written = await _store(js, subject, value or b"", block)
+    bucket = poison_bucket(queue)
+    subject = bucket_subject(bucket, name)
+    written = await _store(js, bucket, subject, value or b"", block)
     if written is None:
         await _make_bucket(js, queue)
-        written = await _store(js, subject, value or b"", block)
+        written = await _store(js, bucket, subject, value or b"", block)
         if written is None:
-            raise PublishRefused(f"bucket {poison_bucket(queue)} does not take marks")
+            raise PublishRefused(
+                f"bucket {bucket} does not take marks: no stream answers on its subjects, "
+                f"{bucket_subject(bucket, '>')}. Have its stream {bucket_stream(bucket)} bind them"
+            )
     return written
 
 
@@ -110,23 +114,31 @@ async def _make_bucket(js: JetStream, queue: str) -> None:
         pass  # another process was faster, or an operator has changed it
 
 
-async def _store(js: JetStream, subject: str, value: bytes, block: bytes) -> bool | None:
-    """None: no stream answers there."""
+async def _store(
+    js: JetStream, bucket: str, subject: str, value: bytes, block: bytes
+) -> bool | None:
+    """None: no stream answers there. Errors do not name the subject: it says a user's key."""
     reply = await js.connection.request(subject, value, header_block=block)
     if reply.status is not None:
         return None
     try:
         ack = _decode(reply.payload)
     except (msgspec.DecodeError, msgspec.ValidationError) as exc:
-        raise ConnectionError(f"the answer to a mark on {subject} is no acknowledgement") from exc
+        raise ConnectionError(
+            f"the answer to a mark in bucket {bucket} is no acknowledgement; somebody else answers "
+            "on its subjects"
+        ) from exc
     if ack.error is not None:
         code = ack.error.get("err_code")
         if code in _CHANGED:
             return False
         if code in _TEMPORARY:
-            raise UnavailableError(f"JetStream is not ready for {subject}: {ack.error}")
+            raise UnavailableError(f"JetStream is not ready for bucket {bucket}: {ack.error}")
     if ack.error is not None or not ack.seq:
-        raise PublishRefused(f"a mark on {subject} was refused: {ack.error}")
+        raise PublishRefused(
+            f"a mark in bucket {bucket} was refused: {ack.error}. Its stream is "
+            f"{bucket_stream(bucket)}; a full one needs room, a changed one its settings back"
+        )
     return True
 
 

@@ -44,7 +44,6 @@ def owners_config(bucket: str, replicas: int) -> StreamConfig:
         max_msgs_per_subject=1,
         num_replicas=replicas,
         allow_direct=True,
-        deny_delete=True,
         extra={"allow_rollup_hdrs": True},
     )
 
@@ -75,6 +74,22 @@ async def read_owner(js: JetStream, bucket: str, name: str) -> tuple[bytes | Non
     except (StreamNotFound, MessageNotFound):
         return None, 0
     return message.data or None, message.sequence
+
+
+async def list_owners(js: JetStream, bucket: str) -> dict[str, int]:
+    """The revision of every record."""
+    stream, prefix = bucket_stream(bucket), bucket_subject(bucket, "")
+    found: dict[str, int] = {}
+    sequence = 1
+    while True:
+        try:
+            message = await js.next_message(stream, sequence)
+        except StreamNotFound:
+            return {}
+        if message is None:
+            return found
+        sequence = message.sequence + 1
+        found[message.subject.removeprefix(prefix)] = message.sequence
 
 
 async def write_owner(

@@ -8,13 +8,18 @@ from typing import Any
 
 import trio
 
-from shove_actors.backends import Delivery, KeyedSpec, LaneSpec, margins
+from shove_actors.backends import Backend, Delivery, KeyedSpec, LaneSpec
 from shove_actors.backends._keyed_lane import KeyedLane
+from shove_actors.backends.memory import MemoryConfig, MemoryServer
+from shove_actors.backends.memory._backend import MemoryBackend
+from shove_actors.backends.memory._keyed_lane import MemoryKeyedLane
+from shove_actors.backends.memory._pins import PinnedDurable
 from shove_actors.backends.nats import NatsBackend, NatsConfig
 from shove_actors.embedded import ServerProcess
-from shove_actors.messaging import SequenceFailure, TopologyBuilder, encode_headers
+from shove_actors.messaging import SequenceFailure, Topology, TopologyBuilder, encode_headers
 from tests.backends.world import Process
 
+Server = ServerProcess | MemoryServer
 FAST: dict[str, Any] = {"reconnect_wait": 0.02, "reconnect_jitter": 0.0}
 CREDIT = 64
 LEASE_S = 3.0
@@ -37,6 +42,11 @@ def spec(queue: str, **changes: Any) -> LaneSpec:
     return LaneSpec(**{**settings, **changes})
 
 
+def topology_of(queue: str) -> Topology:
+    builder = TopologyBuilder(queue).sequenced(SequenceFailure.SKIP).routing_shards(1)
+    return builder.allow_message_loss().build()
+
+
 class Owner:
     """One process with the shard's lane."""
 
@@ -47,9 +57,56 @@ class Owner:
         self.running = trio.CancelScope()
 
     @property
-    def backend(self) -> NatsBackend:
+    def backend(self) -> Backend:
+        return self.process.backend
+
+    @property
+    def nats(self) -> NatsBackend:
         assert isinstance(self.process.backend, NatsBackend)
         return self.process.backend
+
+    async def unpin(self) -> None:
+        """As an operator does it."""
+        spec = self.lane.spec
+        if isinstance(self.backend, NatsBackend):
+            op = f"CONSUMER.UNPIN.{spec.stream}.{spec.durable}"
+            await self.backend.js.call(op, {"group": "owner"})
+        else:
+            self._durable().unpin()
+
+    async def rewind(self) -> None:
+        """As an operator does it."""
+        spec = self.lane.spec
+        if isinstance(self.backend, NatsBackend):
+            await self.backend.js.call(f"CONSUMER.RESET.{spec.stream}.{spec.durable}", {})
+        else:
+            self._durable().rewind()
+
+    async def delete_stream(self) -> None:
+        if isinstance(self.backend, NatsBackend):
+            await self.backend.js.delete_stream(self.process.queue)
+        else:
+            self._server().delete_stream(self.process.queue)
+
+    async def delete_durable(self) -> None:
+        spec = self.lane.spec
+        if isinstance(self.backend, NatsBackend):
+            await self.backend.js.delete_consumer(spec.stream, spec.durable)
+        else:
+            self._server().delete_durable(spec.stream, spec.durable)
+
+    async def declare(self) -> None:
+        await self.backend.declare([topology_of(self.process.queue)])
+
+    def _server(self) -> MemoryServer:
+        assert isinstance(self.backend, MemoryBackend)
+        return self.backend.server
+
+    def _durable(self) -> PinnedDurable:
+        assert isinstance(self.lane, MemoryKeyedLane)
+        durable = self.lane.durable
+        assert isinstance(durable, PinnedDurable)
+        return durable
 
     async def publish(self, *payloads: str) -> None:
         block = encode_headers({"X": "y"})
@@ -96,19 +153,17 @@ class Owner:
 
 
 @asynccontextmanager
-async def owner(server: ServerProcess, queue: str, **changes: Any) -> AsyncIterator[Owner]:
+async def owner(server: Server, queue: str, **changes: Any) -> AsyncIterator[Owner]:
     """A connected process that wants the shard."""
-    backend = NatsConfig(server.url, **FAST).create_backend()
-    topology = (
-        TopologyBuilder(queue)
-        .sequenced(SequenceFailure.SKIP)
-        .routing_shards(1)
-        .allow_message_loss()
-        .build()
+    config = (
+        MemoryConfig(server=server)
+        if isinstance(server, MemoryServer)
+        else NatsConfig(server.url, **FAST)
     )
+    backend: Backend = config.create_backend()
     async with trio.open_nursery() as nursery:
         await nursery.start(backend.run)
-        await backend.declare([topology])
+        await backend.declare([topology_of(queue)])
         lane = await backend.open_lane(spec(queue, **changes))
         assert isinstance(lane, KeyedLane)
         one = Owner(Process(backend, queue), lane, nursery)
@@ -122,6 +177,3 @@ async def owner(server: ServerProcess, queue: str, **changes: Any) -> AsyncItera
                     await lane.released()
             one.running.cancel()
             backend.close()
-
-
-__all__ = ["CREDIT", "LEASE_S", "Owner", "key_of", "margins", "owner", "spec"]

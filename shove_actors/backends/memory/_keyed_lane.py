@@ -1,0 +1,257 @@
+"""A keyed lane on the model: what `nats/_keyed_durable.py` is on a server."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+import trio
+
+from shove_actors._errors import TopicNotDeclared, TopologyError
+from shove_actors.backends._delivery import Delivery
+from shove_actors.backends._keyed_lane import KeyedLane, pin_timeout
+from shove_actors.backends._port import LaneSpec
+
+from ._durable import Durable, DurableSettings
+from ._pins import PinnedDurable, PinnedRequest
+from ._stream import StoredMessage
+
+if TYPE_CHECKING:
+    from ._backend import MemoryBackend
+
+#: How long `confirm` waits for acknowledgements that are stuck in a stalled link.
+CONFIRM_LIMIT_S = 2.0
+
+
+class _Inbox:
+    """Where the answers to the pulls of one pin go."""
+
+    def __init__(self, pinned: MemoryPinned) -> None:
+        self._pinned = pinned
+        #: Nothing but messages is heard any more.
+        self.old = False
+
+    @property
+    def process(self) -> MemoryBackend:
+        return self._pinned.backend
+
+    def arrive(self, message: StoredMessage, num_delivered: int) -> None:
+        durable = self._pinned.durable
+        self._pinned.backend.link.deliver(
+            partial(self._take, durable.pin, durable.deliveries, message)
+        )
+
+    def _take(self, pin: str | None, count: int, message: StoredMessage) -> None:
+        self._pinned.lane.arrived(
+            pin,
+            count,
+            message.subject,
+            message.payload,
+            message.header_block or None,
+            message.sequence,
+            message.timestamp_ns,
+            b"",
+            requested=not self.old,
+        )
+
+    def refused(self) -> None:
+        self._pinned.backend.link.deliver(self._refused)
+
+    def _refused(self) -> None:
+        if not self.old:
+            self._pinned.lane.refused()
+
+
+class MemoryPinned:
+    """See `PinnedDurable` of `backends._keyed_lane`."""
+
+    def __init__(self, backend: MemoryBackend, spec: LaneSpec, durable: PinnedDurable) -> None:
+        assert spec.keyed is not None
+        self.backend = backend
+        self.durable = durable
+        self._record = (spec.stream, spec.keyed.record)
+        self._expires_s = 2 * pin_timeout(spec.ack_wait_s)
+        self._inbox = _Inbox(self)
+        self._unread: set[int] = set()
+        self._tickets = 0
+        self._all_read: trio.Event | None = None
+        self.lane: MemoryKeyedLane
+
+    @property
+    def connected(self) -> bool:
+        return self.backend.connected
+
+    def pull(self, batch: int, pin: str | None) -> bool:
+        if self.lane.awaits_stream:
+            return False
+        server = self.backend.server
+        request = PinnedRequest(self._inbox, batch, pin, server.now() + self._expires_s)
+        durable = self.durable
+        if not self.backend.link.send(lambda: durable.ask(request, server.now())):
+            return False
+        server.call_at(
+            server.now() + self._expires_s,
+            lambda: self.backend.link.deliver(partial(self._ended, request)),
+        )
+        return True
+
+    def _ended(self, request: PinnedRequest) -> None:
+        if request.puller is self._inbox and request.wants > 0:
+            left, request.wants = request.wants, 0
+            self.lane.pull_ended(left)
+
+    def begin(self) -> None:
+        old, self._inbox = self._inbox, _Inbox(self)
+        old.old = True
+        self.backend.link.send(partial(self.durable.forget_requests, old))
+
+    def ack(self, delivery: Delivery) -> None:
+        server, durable, sequence = self.backend.server, self.durable, delivery.sequence
+        faults = server.faults
+        effect = faults.watch("ack", self.backend) if faults.watch is not None else None
+        lost = faults.hits("drop_ack") or (effect is not None and effect.lost)
+        self._tickets += 1
+        ticket = self._tickets
+        connection = self.backend.link.connection
+
+        def read() -> None:
+            durable.ack(sequence, server.now())
+            self._unread.discard(ticket)
+            if self._all_read is not None and not self._unread:
+                self._all_read.set()
+
+        def read_late() -> None:
+            if self.backend.link.connection == connection:
+                read()
+
+        if not lost:
+            self._unread.add(ticket)
+            if effect is not None and effect.late_s:
+                server.call_at(server.now() + effect.late_s, read_late)
+            elif not self.backend.link.send(read):
+                self._unread.discard(ticket)
+        if effect is not None and effect.after is not None:
+            effect.after()
+
+    async def confirm(self) -> bool:
+        await trio.lowlevel.checkpoint()
+        if self._unread and self.connected:
+            self._all_read = trio.Event()
+            with trio.move_on_after(CONFIRM_LIMIT_S):
+                await self._all_read.wait()
+            self._all_read = None
+        confirmed = not self._unread
+        self._unread.clear()
+        return confirmed
+
+    async def read_owner(self) -> tuple[bytes | None, int]:
+        await self.backend.reach_server()
+        return self.backend.server.owners.get(self._record, (None, 0))
+
+    async def write_owner(self, record: bytes, revision: int) -> int | None:
+        await self.backend.reach_server()
+        return self.backend.server.write_owner(*self._record, record, revision)
+
+    async def look(self) -> tuple[str | None, int, int]:
+        await self.backend.reach_server()
+        self.backend.server.advance()
+        return self.durable.pin, self.durable.floor, self.durable.last_read
+
+    async def rewind(self) -> None:
+        await self.backend.reach_server()
+        self.durable.rewind()
+
+    async def unpin(self) -> None:
+        await self.backend.reach_server()
+        self.durable.unpin()
+
+    async def close(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.begin()
+
+
+class MemoryKeyedLane(KeyedLane):
+    """A keyed lane, with what the backend tells all its lanes."""
+
+    def __init__(self, backend: MemoryBackend, spec: LaneSpec, durable: Durable) -> None:
+        if not isinstance(durable, PinnedDurable):
+            raise TopologyError(
+                f"durable {spec.durable!r} was made for one message at a time: delete it first"
+            )
+        self._backend = backend
+        self._pinned = MemoryPinned(backend, spec, durable)
+        self._pinned.lane = self
+        self.awaits_stream = False
+        super().__init__(spec, self._pinned)
+
+    @property
+    def durable(self) -> Durable:
+        return self._pinned.durable
+
+    def start(self, *, pause_s: float = 0.0) -> None:
+        """Its `run` does everything."""
+
+    def crashed(self) -> None:
+        """The process is gone; whoever still waits here waits for ever."""
+        self._pinned.durable.forget_requests(self._pinned._inbox)
+        self._buffer.take_all()
+        self.disconnected()
+
+    def left(self) -> None:
+        """The backend has left with this lane open."""
+        self._pinned.durable.forget_requests(self._pinned._inbox)
+        self._buffer.end()
+
+    def link_cut(self) -> None:
+        self._pinned.durable.forget_requests(self._pinned._inbox)
+        self._pinned.begin()
+        self._pinned._unread.clear()
+        self.disconnected()
+
+    def link_restored(self) -> None:
+        if self._pinned.durable.gone:
+            self.durable_gone()
+        self.reconnected()
+
+    def durable_gone(self) -> None:
+        self.recreated()
+        self.reopen()
+
+    def stream_created(self) -> None:
+        if self.awaits_stream:
+            self.reopen()
+
+    def reopen(self) -> None:
+        """Creates the durable anew, now or when its stream comes back."""
+        if self._closing:
+            return
+        try:
+            durable = self._backend.server.open_durable(self.spec.stream, keyed_settings(self.spec))
+        except TopicNotDeclared as error:
+            self.awaits_stream = True
+            self._backend.emit("lane_waiting", str(error), durable=self.spec.durable)
+        except TopologyError as error:
+            self.fail(error)
+        else:
+            assert isinstance(durable, PinnedDurable)
+            self._pinned.durable = durable
+            self.awaits_stream = False
+            self._backend.emit("lane_recreated", durable=self.spec.durable)
+            self._timer.set()
+
+    async def released(self) -> None:
+        await super().released()
+        await self._pinned.close()
+        self._backend.lane_retired(self)
+
+
+def keyed_settings(spec: LaneSpec) -> DurableSettings:
+    return DurableSettings(
+        name=spec.durable,
+        filter_subject=spec.filter_subject,
+        max_ack_pending=spec.max_ack_pending,
+        ack_wait_s=spec.ack_wait_s,
+        pin_timeout_s=pin_timeout(spec.ack_wait_s),
+    )
+
+
