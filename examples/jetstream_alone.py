@@ -1,7 +1,9 @@
 # runnable
-"""The JetStream client without a broker: streams, and a look at what they hold.
+"""The JetStream client without a broker: a stream, and a look at what it holds.
 
 python examples/jetstream_alone.py
+
+More of it is in examples/jetstream/.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from shove_actors import embedded_server, jetstream
 
 async def main() -> None:
     async with embedded_server() as server, jetstream.connect(server.url) as js:
-        await js.create_stream(jetstream.StreamConfig(name="EVENTS", subjects=("events.*",)))
+        stream = await js.create_stream(name="EVENTS", subjects=["events.*"])
         for number in range(3):
-            reply = await js.connection.request(f"events.{number}", b"number %d" % number)
-            print("stored:", reply.payload.decode())
-        info = await js.stream_info("EVENTS")
-        print(f"{info.config.name} holds {info.messages} messages, {info.bytes} bytes")
-        message = await js.get_message("EVENTS", 2)
+            ack = await js.publish(f"events.{number}", f"number {number}")
+            print("stored:", ack.stream, ack.sequence)
+        info = await stream.info()
+        print(f"{stream.name} holds {info.messages} messages, {info.bytes} bytes")
+        message = await stream.get_message(2)
         print(message.subject, message.data)
 
 

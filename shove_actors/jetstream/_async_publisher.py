@@ -7,6 +7,7 @@ Invariants
 * Every future gets done: by its acknowledgement, by the last of its attempts, by its deadline, by
   the loss of the connection (nobody will ever answer on an inbox that is gone), or by the end of
   the context.
+* What waits to be written is bounded, however large the messages are (`test_a_slow_network_*`).
 * An acknowledgement is handled inside the socket's callback: it never waits and never raises. What
   has to happen later (another attempt, a deadline) is a timer of the one task `run`.
 """
@@ -26,6 +27,7 @@ from shove_actors._errors import (
     PublisherClosed,
     PublishTimeout,
     TooManyStalled,
+    UnavailableError,
 )
 from shove_actors._log import about
 
@@ -38,8 +40,11 @@ from ._wire import hpub, pub
 
 logger = logging.getLogger("shove_actors.jetstream")
 
-#: After so many messages in a row without a wait, others get their turn.
+#: After so many messages, or bytes, in a row without a wait, others get their turn.
 _FAIRNESS = 32
+_FAIRNESS_BYTES = 1 << 20
+#: With so many bytes still in this process, wait until they have left, as a socket would have it.
+_MOST_BACKLOG = 8 << 20
 
 
 class AsyncPublisher:
@@ -58,6 +63,7 @@ class AsyncPublisher:
         self._count = itertools.count()
         self._earlier = trio.Event()
         self._row = 0
+        self._row_bytes = 0
 
     @property
     def pending(self) -> int:
@@ -75,9 +81,12 @@ class AsyncPublisher:
         retry_wait: float,
     ) -> PublishFuture:
         self._row += 1
-        if self._row >= _FAIRNESS:
-            self._row = 0
+        self._row_bytes += len(encoded.payload)
+        if self._row >= _FAIRNESS or self._row_bytes >= _FAIRNESS_BYTES:
+            self._row = self._row_bytes = 0
             await trio.lowlevel.checkpoint()
+            if self._connection.backlog > _MOST_BACKLOG:
+                await self._until_written()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         most = self._options.publish_async_max_pending
@@ -96,6 +105,12 @@ class AsyncPublisher:
             deadlines.append(future)
         self._send(future)
         return future
+
+    async def _until_written(self) -> None:
+        try:
+            await self._connection.flush(float("inf"))
+        except UnavailableError:
+            pass  # lost, and with it the backlog
 
     async def _wait_for_room(
         self, most: int, stall_wait: float | None, connect_wait: float, subject: str

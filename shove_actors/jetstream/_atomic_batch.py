@@ -54,8 +54,9 @@ class AtomicBatch:
     `allow_atomic` (nats-server 2.12). At most a thousand messages, at most ten seconds between two.
 
     `add` and leaving the block raise `AtomicBatchError` and other `ApiError`s when the server
-    refuses the batch (nothing is stored), `NoStreamResponse`, `NotConnected`. `PublishTimeout` and
-    `Disconnected` at the end leave it open whether all of it is stored or nothing.
+    refuses the batch (nothing is stored), `NoStreamResponse`, `NotConnected`; `FeatureUnavailable`
+    on an older server, before anything is sent. `PublishTimeout` and `Disconnected` at the end
+    leave it open whether all of it is stored or nothing.
     """
 
     def __init__(self, connection: Connection, timeout: float, encode: Encode) -> None:
@@ -128,8 +129,8 @@ class AtomicBatch:
         """A message that is not the last."""
         first = self._sent == 0
         with trio.move_on_after(self._timeout):
-            if first and not self._connection.connected:
-                await self._connection.wait_connected()
+            if first:
+                await self._ready()
             self._write(message, b"")
             while self._unanswered and (first or len(self._unanswered) >= _WINDOW):
                 await self._lot.park()
@@ -143,8 +144,8 @@ class AtomicBatch:
 
     async def _commit(self, message: Encoded) -> None:
         with trio.move_on_after(self._timeout):
-            if self._sent == 0 and not self._connection.connected:
-                await self._connection.wait_connected()
+            if self._sent == 0:
+                await self._ready()
             self._write(message, b"Nats-Batch-Commit: 1" + CRLF)
             while self.ack is None:
                 self._check()
@@ -153,6 +154,12 @@ class AtomicBatch:
         raise PublishTimeout(
             f"no acknowledgement of the batch from {message.subject!r} within {self._timeout:g} s"
         )
+
+    async def _ready(self) -> None:
+        if not self._connection.connected:
+            await self._connection.wait_connected()
+        # An older one would store each message by itself.
+        self._connection.needs((2, 12), "an atomic batch")
 
     def _write(self, message: Encoded, commit: bytes) -> None:
         number = self._sent + 1

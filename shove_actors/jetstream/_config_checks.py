@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import os
 import ssl
@@ -94,9 +96,22 @@ def _others(config: NatsConfig) -> Problem | None:
         value = getattr(config, name)
         if value is not None and not callable(value):
             return Problem(f"{name} is of type {type(value).__name__}; give a function or None")
+        if _is_async(value):
+            return Problem(
+                f"{name} is an async function, which nobody would await; give a plain one that "
+                "returns at once"
+                + (" (`Connection.events` is for whoever waits)" if name.startswith("on_") else "")
+            )
     context: object = config.tls_context
     if context is not None and not isinstance(context, ssl.SSLContext):
         return Problem(
             f"tls_context is of type {type(context).__name__}; give an ssl.SSLContext or None"
         )
     return None
+
+
+def _is_async(function: object) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(type(function), "__call__", None)  # noqa: B004 - the method itself is looked at
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -31,7 +31,12 @@ from functools import partial
 import trio
 import trio_asyncio
 
-from shove_actors._errors import BrokerClosed, ConnectionError, PermissionDenied
+from shove_actors._errors import (
+    BrokerClosed,
+    ConnectionError,
+    FeatureUnavailable,
+    PermissionDenied,
+)
 from shove_actors._groups import unwrapped
 from shove_actors._real_clock import refuse_mock_clock
 
@@ -82,6 +87,18 @@ class Connection(Traffic):
     @property
     def server_version(self) -> str:
         return self._facts.version
+
+    def needs(self, release: tuple[int, int], what: str) -> None:
+        """Raises `FeatureUnavailable` when the server is older; one that tells no version passes.
+
+        For what an older server does not refuse, but does wrongly.
+        """
+        has = self._facts.release
+        if has is not None and has < release:
+            raise FeatureUnavailable(
+                f"{what} needs nats-server {release[0]}.{release[1]}; {self.server} is "
+                f"{self._facts.version}, so nothing was sent"
+            )
 
     @property
     def read_floor(self) -> float:

@@ -11,6 +11,7 @@ from shove_actors._errors import (
     ConnectionError,
     Disconnected,
     InvalidOption,
+    NoStreamResponse,
     NotConnected,
     PublishTimeout,
     UsageError,
@@ -61,15 +62,15 @@ class PublishApi(ContextCore):
 
         Nothing is stored: `NoStreamResponse`, `ApiError` and its subclasses (an expectation that
         does not hold, a stream that is full), `MessageTooLarge`, `InvalidOption`, `HeaderError`,
-        `PermissionDenied`, `NotConnected`. Stored or not, nobody knows: `PublishTimeout`,
-        `Disconnected`; then only a message with a `msg_id` can be published again safely. The same
-        holds after a cancellation.
+        `PermissionDenied`, `NotConnected`, `BrokerClosed`. Stored or not, nobody knows:
+        `PublishTimeout`, `Disconnected`; then only a message with a `msg_id` can be published again
+        safely. The same holds after a cancellation.
         """
         encoded = self._encode(subject, data, options)
         _check_retries(retry_attempts, retry_wait)
         limit = self._limit(timeout)
         connection = self.connection
-        sent = False
+        sent, refused = False, False
         with trio.move_on_after(limit):
             while True:
                 if not connection.connected:
@@ -81,13 +82,18 @@ class PublishApi(ContextCore):
                     if isinstance(outcome, PubAck):
                         return outcome
                     raise outcome
-                sent = False
+                sent, refused = False, True
                 retry_attempts -= 1
                 await trio.sleep(retry_wait)
+        if refused and not sent:
+            raise NoStreamResponse(
+                f"no stream has answered on {encoded.subject!r} within {limit:g} s; nothing is "
+                "stored. Check the subjects of the streams"
+            )
         if not sent:
             raise NotConnected(
-                f"no connection, or no stream, within {limit:g} s; the message for "
-                f"{encoded.subject!r} was not stored"
+                f"no connection within {limit:g} s; the message for {encoded.subject!r} was not "
+                "sent"
             )
         raise PublishTimeout(
             f"no acknowledgement from {encoded.subject!r} within {limit:g} s from "
@@ -199,9 +205,7 @@ class PublishApi(ContextCore):
             return check_seconds("timeout", timeout)
         return self.timeout if self.timeout is not None else self.connection.request_timeout
 
-    def _encode(
-        self, subject: str | PubMessage, data: Data, options: PublishOptions
-    ) -> Encoded:
+    def _encode(self, subject: str | PubMessage, data: Data, options: PublishOptions) -> Encoded:
         if isinstance(subject, PubMessage):
             if data:
                 raise InvalidOption("a PubMessage has its own data; leave out data")

@@ -118,10 +118,12 @@ class Dialer:
         raise self._given_up(last)
 
     def _is_final(self, server: ServerAddress, error: ConnectionError) -> bool:
-        """The same refusal by the same server is not going to change by asking again."""
-        if isinstance(error, AuthenticationError) and self._resolved.ignore_auth_errors:
+        """Whether every server has refused us, and so often that asking again changes nothing."""
+        ignored = isinstance(error, AuthenticationError) and self._resolved.ignore_auth_errors
+        if ignored or not isinstance(error, (AuthenticationError, TLSError)):
+            self.pool.failed(server)
             return False
-        return isinstance(error, (AuthenticationError, TLSError)) and self.pool.refused(server)
+        return self.pool.refused(server)
 
     async def _chosen(self, choose: ChooseServer, cause: Exception | None) -> Link:
         """`again`, where the program says which server is next."""

@@ -69,6 +69,12 @@ class Egress:
         self._out.clear()
         self._deadline = _NEVER
 
+    @property
+    def backlog(self) -> int:
+        """Bytes that the kernel has not taken yet, here and in the transport."""
+        unsent = self._unsent() if self._unsent is not None else 0
+        return unsent + sum(map(len, self._out))
+
     def write(self, data: bytes) -> None:
         out = self._out
         if not out and self._lot:

@@ -1,8 +1,9 @@
 """One-off reads: one request, one inbox, and an end.
 
 A batch needs no task: what comes is put into it by the socket's callback, and its reader keeps the
-two times (how long to wait at all, and how long silence may last) while it waits. Its inbox ends
-with the block, so whatever the server still has for it goes to nobody else's account.
+two times (how long to wait at all, and how long silence may last) while it waits. An inbox whose
+request is over is used again (`_inbox_pool.py`); any other ends with the block, so whatever the
+server still has for it goes to nobody else's account.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ MAX_WAIT_S = 30.0
 HEARTBEAT_S = 5.0
 #: With a shorter wait no heartbeats are asked for, unless the caller wants them.
 HEARTBEAT_FROM_S = 10.0
+#: How long the answer to "what is there now" may take.
+NO_WAIT_S = 5.0
 #: The server's word that the time is over may be late by this much.
 GRACE_S = 1.0
 
@@ -136,6 +139,7 @@ class FetchBatch:
         self._items: deque[Message] = deque()
         self._lot = trio.lowlevel.ParkingLot()
         self._sid = 0
+        self._inbox = self._reply_to = b""
         self._wanted = options.batch
         self._bytes_left = options.max_bytes
         self._end_by = NEVER
@@ -192,7 +196,7 @@ class FetchBatch:
             body += b',"id":"%b"' % pin
         if options.max_wait is None:
             body += b',"no_wait":true}'
-            self._end_by = NEVER
+            self._end_by = NO_WAIT_S
         else:
             expiry = self._expiry(options.max_wait, trio.current_effective_deadline() - now)
             body += b',"expires":%d' % round(expiry * NS)
@@ -204,10 +208,10 @@ class FetchBatch:
             body += b"}"
             self._end_by = expiry + GRACE_S
         self._heard = now
-        inbox = conn.new_inbox()
         conn.listen(self._on_event)
-        self._sid = conn.subscribe(inbox, self._on_message)
-        conn.write(pub(self._subject, inbox, body))
+        self._reply_to, self._inbox, self._sid = conn.inboxes.take(self._on_message)
+        # What waits to be written (acknowledgements of the batch before) leaves with it, at once.
+        conn.write_through(pub(self._subject, self._reply_to, body))
 
     @staticmethod
     def _expiry(max_wait: float, left: float) -> float:
@@ -285,7 +289,8 @@ class FetchBatch:
         if not payload and header_block is not None:
             status = status_of(header_block)
             if status is not None:
-                self._on_status(*status)
+                if subject == self._reply_to:
+                    self._on_status(*status)
                 return
         if self._closed:
             return
@@ -299,9 +304,9 @@ class FetchBatch:
         self.received += 1
         if self._bytes_left is not None:
             self._bytes_left -= message.size
-        if self.received >= self._wanted or (
-            self._bytes_left is not None and self._bytes_left <= 0
-        ):
+        if self.received >= self._wanted:
+            self._finish(None, clean=True)
+        elif self._bytes_left is not None and self._bytes_left <= 0:
             self._finish(None)
         elif self._lot:
             self._lot.unpark()
@@ -315,7 +320,8 @@ class FetchBatch:
             return
         if verdict is Verdict.UNPINNED and self._options.groups.group is not None:
             self._pins.pop(self._options.groups.group, None)
-        self._finish(_error_of(verdict, code, text, self._name))
+        error = _error_of(verdict, code, text, self._name)
+        self._finish(error, clean=error is None)
 
     def _on_event(self, event: ConnectionEvent) -> None:
         if event.kind in ("disconnected", "closed"):
@@ -323,12 +329,16 @@ class FetchBatch:
             cause = f": {event.error}" if event.error is not None else ""
             self._finish(kind(f"the connection was lost while a fetch waited{cause}"))
 
-    def _finish(self, error: Exception | None) -> None:
+    def _finish(self, error: Exception | None, *, clean: bool = False) -> None:
+        """`clean`: the server has said, or shown, that the request is over."""
         if self._over:
             return
         self._over = True
         self.error = error
-        self._conn.forget_subscription(self._sid)
+        if clean:
+            self._conn.inboxes.give_back(self._inbox, self._sid)
+        else:
+            self._conn.forget_subscription(self._sid)
         self._lot.unpark_all()
 
 

@@ -16,6 +16,7 @@ from ._kv_core import KeyValueCore
 from ._kv_entry import OPERATION, KeyOperation, KeyValueEntry, entry_of
 from ._options import check_count, check_seconds
 from ._raw_message import RawMessage
+from ._store_errors import of_bucket
 from ._store_names import check_key
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -29,7 +30,8 @@ class KeyValueValues(KeyValueCore):
     async def get(self, key: str, *, revision: int | None = None) -> KeyValueEntry:
         """The newest revision of a key, or that one, if it is the key's own.
 
-        Raises `KeyNotFound`: never written, deleted, purged, expired, or no such revision.
+        Raises `KeyNotFound`: never written, deleted, purged, expired, or no such revision;
+        `BucketNotFound` when the bucket was deleted.
         """
         entry = await self._find(key, revision)
         if entry is None or entry.is_marker:
@@ -120,7 +122,8 @@ class KeyValueValues(KeyValueCore):
                 return await self._js.stored_message(self._stream, which, direct=True)
             except NoResponders:
                 pass  # no replica answers just now, or the bucket was changed: ask the leader
-        return await self._js.stored_message(self._stream, which)
+        with of_bucket(self.bucket):
+            return await self._js.stored_message(self._stream, which)
 
     async def _expecting(
         self, key: str, value: bytes | str, headers: dict[str, str], revision: int | None

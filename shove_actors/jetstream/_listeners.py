@@ -5,6 +5,7 @@ All of them are foreign code inside our callbacks: none may end the connection b
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 
@@ -54,6 +55,10 @@ class Listeners:
         }.get(event.kind)
         if callback is not None:
             try:
-                callback(event)
+                answer = callback(event)
+                if inspect.iscoroutine(answer):
+                    # An async function in disguise, a lambda say; the others are refused.
+                    answer.close()
+                    raise TypeError("it is async, and nobody awaits it: give a plain function")
             except Exception:
                 logger.exception("the on_%s callback failed", event.kind)

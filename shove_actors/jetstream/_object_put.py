@@ -21,7 +21,7 @@ from dataclasses import replace
 
 import trio
 
-from shove_actors._errors import InvalidOption, JetStreamError, UnavailableError
+from shove_actors._errors import InvalidOption, ShoveError, UnavailableError
 from shove_actors._log import about
 
 from ._object_chunks import CHUNK_SIZE, Digest
@@ -55,7 +55,8 @@ class ObjectStorePut(ObjectStoreCore):
             await store.put("report.pdf", Path("/tmp/report.pdf"), description="January")
 
         `source`: bytes, a `str` (its UTF-8), a `pathlib.Path`, a file opened in binary mode (read
-        in a thread, left open), or an async iterable of bytes. `chunk_size`: bytes per message.
+        in a thread, left open), or an async iterable of bytes. `chunk_size`: bytes per message, at
+        most the server's max_payload (`InvalidOption`).
 
         Returns its description. Raises `BadObjectMeta`, `StreamSealed`, `ApiError`,
         `RequestTimeout`, `ConnectionError`, and what the source raises: then nothing is stored,
@@ -65,11 +66,10 @@ class ObjectStorePut(ObjectStoreCore):
         """
         check_object_name(name)
         check_source(source)
-        check_count("chunk_size", chunk_size)
-        if chunk_size > self._js.connection.max_payload:
+        most = self._js.connection.max_payload
+        if check_count("chunk_size", chunk_size) > most:
             raise InvalidOption(
-                f"chunk_size is {chunk_size}; it must be at most the server's max_payload, "
-                f"{self._js.connection.max_payload}"
+                f"chunk_size is {chunk_size}; it must be at most the server's max_payload, {most}"
             )
         wanted = ObjectInfo(
             bucket=self.bucket,
@@ -131,7 +131,7 @@ class ObjectStorePut(ObjectStoreCore):
         if before is not None and before.nuid and not before.is_link:
             try:
                 await self._remove_chunks(before.nuid)
-            except (JetStreamError, UnavailableError):
+            except ShoveError:
                 logger.warning(
                     "bucket %s: the former content of an object could not be removed",
                     self.bucket,
@@ -150,7 +150,7 @@ class ObjectStorePut(ObjectStoreCore):
                 if found is None or found.nuid != wanted.nuid:
                     await self._remove_chunks(wanted.nuid)
                 return
-            except (JetStreamError, UnavailableError):
+            except ShoveError:
                 pass
         logger.warning(
             "bucket %s: the chunks of an interrupted object could not be removed%s",

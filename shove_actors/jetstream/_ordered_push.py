@@ -46,6 +46,7 @@ from shove_actors._errors import (
 from shove_actors._groups import unwrapped
 
 from ._api_errors import TEMPORARY
+from ._clock import parse_time_ns
 from ._events import ConnectionEvent
 from ._ordered_buffer import OrderedBuffer, Pushed
 from ._ordered_tracker import DeliverPolicy, InitialPhase, OrderedTracker
@@ -131,6 +132,8 @@ class OrderedPush:
         self._old: list[_Consumer] = []
         self._trouble = trio.Event()
         self._heard = 0.0
+        #: When the first consumer was made.
+        self._since_ns = 0
         self._over = False
         self._stopped = trio.Event()
         #: How many messages the first consumer had before it when it was made.
@@ -283,12 +286,17 @@ class OrderedPush:
             nursery.start_soon(self._discard, self._old.pop())
 
     async def _check_stream(self) -> None:
-        """Is it still the stream whose messages were read? A new one counts from 1 again."""
-        if self._tracker.stream_seq:
-            name = self._request.stream
-            state = (await self._js.call(f"STREAM.INFO.{name}"))["state"]
-            if state.get("last_seq", 0) < self._tracker.stream_seq:
-                raise StreamNotFound(404, 10059, f"stream {name} was deleted and made again")
+        """Is it still the stream that was read? One made anew counts from 1 again.
+
+        Such a one is younger than our first consumer; both times are the server's.
+        """
+        name = self._request.stream
+        answer = await self._js.call(f"STREAM.INFO.{name}")
+        if (
+            parse_time_ns(answer["created"]) > self._since_ns
+            or answer["state"].get("last_seq", 0) < self._tracker.stream_seq
+        ):
+            raise StreamNotFound(404, 10059, f"stream {name} was deleted and made again")
 
     async def _create(self) -> None:
         self._serial += 1
@@ -317,6 +325,7 @@ class OrderedPush:
         pending = answer.get("num_pending", 0)
         if self._serial == 1:
             self.initial_pending = pending
+            self._since_ns = parse_time_ns(answer["created"])
         self._tracker.created((answer.get("delivered") or {}).get("stream_seq", 0))
         if self._phase is None or consumer is not self._consumer or self.buffer.marked:
             return

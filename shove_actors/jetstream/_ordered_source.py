@@ -38,7 +38,7 @@ from ._message import Message
 from ._ordered_state import OrderedState
 from ._pull_options import PullOptions
 from ._puller import Puller
-from ._source import NOTICES_KEPT, OnError
+from ._source import NOTICES_KEPT, OnError, check_on_error
 
 #: Pauses between attempts to make the next consumer.
 RETRY_FIRST_S, RETRY_MOST_S = 0.25, 10.0
@@ -56,8 +56,10 @@ class OrderedSource:
         self._state = state
         self._conn = state.js.connection
         self._options = options
-        self._on_error = on_error
+        self._on_error = check_on_error(on_error)
         self._puller: Puller | None = None
+        #: The one that the last message came from.
+        self._giver: Puller | None = None
         self._lot = trio.lowlevel.ParkingLot()
         self._ended: Exception | None = None
         self._need = trio.Event()
@@ -204,6 +206,7 @@ class OrderedSource:
     def _take(self, puller: Puller, message: Message) -> bool:
         """Between the buffer and the reader: nobody else runs."""
         if puller is self._puller and self._state.accept(message):
+            self._giver = puller
             self._taken += 1
             return True
         self._reset()
@@ -219,8 +222,9 @@ class OrderedSource:
             raise self._ended.with_traceback(None)
 
     def done(self, message: Message) -> None:
-        if self._puller is not None and self._puller.engine.held:
-            self._puller.done(message)
+        # With a callback, the reading it came from may have been replaced while it was handled.
+        if self._giver is not None and self._giver is self._puller:
+            self._giver.done(message)
 
     # ------------------------------------------------------------------ trouble
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import trio
 
-from shove_actors._errors import InvalidOption, ShoveError
+from shove_actors._errors import InvalidOption, ShoveError, StreamNotFound
 
 from ._consumer import ConsumerConfig, DeliverPolicy, ReplayPolicy
 from ._consumer_info import ConsumerInfo
@@ -100,6 +100,7 @@ class OrderedState:
         self.consumer_seq = 0
         policy, start, since = self._policy, self._start, self._since
         if self.last_seq:
+            await self._check_stream()
             policy, start, since = "by_start_sequence", self.last_seq + 1, None
         filters = self._filters
         if policy == "last_per_subject" and not filters:
@@ -126,6 +127,14 @@ class OrderedState:
             self._policy, self._start = "by_start_sequence", info.delivered.stream_seq + 1
         self.fresh = True
         return info
+
+    async def _check_stream(self) -> None:
+        """Is it still the stream whose messages were read? A new one counts from 1 again, and a
+        consumer that starts behind all of it would be silent for ever."""
+        if (await self.js.stream_info(self.stream)).last_seq < self.last_seq:
+            raise StreamNotFound(
+                404, 10059, f"stream {self.stream} was deleted and made again while it was read"
+            )
 
     def accept(self, message: Message) -> bool:
         """Is it the next one? False: something is missing, or it is an older consumer's."""

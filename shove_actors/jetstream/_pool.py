@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from ._address import ServerAddress
 
-#: The same refusal (credentials, certificate) by one server is not going to change by asking again.
+#: The same refusal (credentials, certificate) by a server is not going to change by asking again.
 MOST_REFUSALS = 2
 
 
@@ -61,6 +61,14 @@ class ServerPool:
         self._attempts[server] = self._attempts.get(server, 0) + 1
 
     def refused(self, server: ServerAddress) -> bool:
-        """The server would not have us. True: that was once too often."""
+        """The server would not have us. True: by now all of them have refused once too often.
+
+        One that refuses is no reason to give up another one that is only down: its certificate or
+        its users may be the one's mistake.
+        """
         self._refusals[server] = self._refusals.get(server, 0) + 1
-        return self._refusals[server] >= MOST_REFUSALS
+        return all(self._refusals.get(each, 0) >= MOST_REFUSALS for each in self.known)
+
+    def failed(self, server: ServerAddress) -> None:
+        """It did not take us, for another reason than that it would not: it has not refused."""
+        self._refusals.pop(server, None)

@@ -30,7 +30,7 @@ from ._message import Message
 from ._pull_engine import Abandon, Action, Ask, End, ForgetPin, LookUp, PullEngine, Tell
 from ._pull_line import PullLine
 from ._pull_options import PullOptions
-from ._source import NOTICES_KEPT, OnError
+from ._source import NOTICES_KEPT, OnError, check_on_error
 from ._wire import header_value, pub, status_of
 
 #: Why the consumer cannot be read, or None: it is there. Asked through the API.
@@ -63,7 +63,7 @@ class Puller(Inlet[Message]):
         self._subject = subject
         self._look_up = look_up
         self._pins = pins
-        self._on_error = on_error
+        self._on_error = check_on_error(on_error)
         self._nak_on_stop = nak_on_stop
         self._raise_on_silence = raise_on_missing_heartbeat
         self._on_end = on_end
@@ -123,11 +123,11 @@ class Puller(Inlet[Message]):
     async def drain(self) -> None:
         """Ask for no more; what is buffered, or on its way, is still handed over, then the end."""
         self.engine.close()
-        if self._line is not None:
-            await self._line.close()
-        else:
-            await trio.lowlevel.checkpoint()
-        if self._ended is None:
+        try:
+            if self._line is not None:
+                await self._line.close()
+            await trio.lowlevel.checkpoint_if_cancelled()
+        finally:
             self.finish(trio.EndOfChannel())
 
     async def close(self) -> None:
@@ -174,12 +174,13 @@ class Puller(Inlet[Message]):
     def done(self, message: Message) -> None:
         """The message was taken, or its handler has returned."""
         engine = self.engine
-        engine.delivered += 1
-        engine.held -= 1
+        if self._stopped:
+            return  # nothing is counted any more
         if self._bytes:
-            engine.delivered -= 1
-            engine.held += 1
             engine.done(message.size)
+        else:
+            engine.delivered += 1
+            engine.held -= 1
         if engine.held + self._ledger.requested < engine.threshold:
             self.top_up()
         if engine.finished:
@@ -274,8 +275,8 @@ class Puller(Inlet[Message]):
                     self._pins.pop(self._group, None)
             elif self._nursery is not None:
                 self._nursery.start_soon(self._look, action)
-        if self._waiters:
-            self._alarm.set()
+        if actions:
+            self._alarm.set()  # there may be an earlier deadline now
 
     def tell(self, error: Exception) -> None:
         """A notice: kept, and the user's callback called. One that raises ends the reading."""

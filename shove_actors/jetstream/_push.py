@@ -40,7 +40,7 @@ from ._inlet import Inlet
 from ._message import Message
 from ._messages import MessageIterator, reading
 from ._pull_ledger import NEVER
-from ._source import NOTICES_KEPT, OnError
+from ._source import NOTICES_KEPT, OnError, check_on_error
 from ._wire import header_value, pub, status_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class PushReader(Inlet[Message | bytes]):
         self._queue = (info.config.deliver_group or "").encode()
         self._patience_s = 2 * (info.config.idle_heartbeat or NEVER)
         self._look_up = look_up
-        self._on_error = on_error
+        self._on_error = check_on_error(on_error)
         self._nak_on_stop = nak_on_stop
         self._notices: deque[Exception] = deque(maxlen=NOTICES_KEPT)
         self._questions = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 #: The server's limit until its INFO tells otherwise.
@@ -26,6 +27,12 @@ class ServerFacts:
     @property
     def version(self) -> str:
         return str(self._info.get("version", ""))
+
+    @property
+    def release(self) -> tuple[int, int] | None:
+        """Major and minor of the version; None for what is no release."""
+        found = re.match(r"v?(\d{1,4})\.(\d{1,4})(?:\D|$)", self.version)
+        return None if found is None else (int(found[1]), int(found[2]))
 
     @property
     def server_id(self) -> str:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Protocol
 
 import trio
+
+from shove_actors._errors import InvalidOption
 
 from ._message import Message
 
@@ -13,6 +16,16 @@ from ._message import Message
 OnError = Callable[[Exception], object]
 #: How many notices are kept for those who look.
 NOTICES_KEPT = 100
+
+
+def check_on_error(on_error: OnError | None) -> OnError | None:
+    """Raises `InvalidOption` for a coroutine function: it would be called, and never awaited."""
+    if inspect.iscoroutinefunction(on_error):
+        raise InvalidOption(
+            "on_error is a coroutine function; give a plain one, such as the `send_nowait` of a "
+            "memory channel"
+        )
+    return on_error
 
 
 class Source(Protocol):

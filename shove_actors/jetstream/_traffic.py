@@ -23,6 +23,7 @@ from shove_actors._errors import (
 from ._availability import Availability
 from ._config import NatsConfig, ServerAddress
 from ._egress import Egress
+from ._inbox_pool import InboxPool
 from ._link import Link
 from ._replies import Replies
 from ._request import Reply, ask
@@ -47,6 +48,8 @@ class Traffic:
         self._replies = Replies(b"_INBOX." + secrets.token_hex(11).encode())
         self._subscriptions = Subscriptions(refused)
         self._state = Availability(text)
+        #: For one request after another, see `_inbox_pool.py`.
+        self.inboxes = InboxPool(self)
         self._link: Link | None = None
         self._server: ServerAddress | None = None
         self._inbox_sid = self.subscribe(self._replies.subject, self._replies.deliver)
@@ -94,6 +97,11 @@ class Traffic:
             return False
         self._egress.write_through(data)
         return True
+
+    @property
+    def backlog(self) -> int:
+        """Bytes that were written and have not left this process."""
+        return self._egress.backlog
 
     def publish(
         self, subject: bytes, payload: bytes, reply: bytes = b"", header_block: bytes = b""

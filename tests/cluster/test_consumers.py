@@ -137,3 +137,30 @@ async def test_c19_two_share_while_the_leader_is_killed(cluster: Cluster) -> Non
         assert {*found[0], *found[1]} == set(range(200))
         # Only what was on its way when the leader died may have come to both.
         assert len(found[0]) + len(found[1]) <= 200 + 10
+
+
+async def test_c22_an_ordered_consumer_dies_with_its_node(cluster: Cluster) -> None:
+    """It has one replica, in memory; the next one is made elsewhere and goes on without a gap."""
+    async with connect(config(cluster)) as js, connect(config(cluster)) as publisher:
+        stream, _ = await make(js)
+        found: list[int] = []
+
+        async with stream.ordered_consumer() as ordered:
+            node = cluster.node(str((await ordered.info()).cluster.leader))  # type: ignore[union-attr]
+
+            async def read() -> None:
+                async with ordered.messages(
+                    max_messages=20, expiry=4.0, heartbeat=1.0, stop_after=150
+                ) as messages:
+                    async for message in messages:
+                        found.append(message.metadata.stream_sequence)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read)
+                await store(publisher, stream.name, 0, 50)
+                await wait_until(lambda: len(found) == 50, timeout=LONG_S)
+                await trio.to_thread.run_sync(node.kill)
+                await store(publisher, stream.name, 50, 100)
+                with trio.fail_after(LONG_S):
+                    await wait_until(lambda: len(found) == 150, timeout=LONG_S)
+        assert found == list(range(1, 151))

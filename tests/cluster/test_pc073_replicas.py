@@ -11,11 +11,15 @@ from shove_actors import (
     NatsStreamConfig,
     Outcome,
     PublishUnknown,
+    SequencedTopic,
+    SequenceFailure,
     Topic,
     TopologyBuilder,
     UnavailableError,
     open_broker,
 )
+from shove_actors.backends.nats._notes import write_note
+from shove_actors.messaging import attempts_stream, bucket_stream
 from tests.clusters import Cluster
 from tests.runtime.world import Journal, Order, consuming
 from tests.support import wait_until
@@ -97,3 +101,32 @@ async def test_pc073_more_replicas_than_servers(cluster: Cluster) -> None:
     async with open_broker(config(cluster)) as broker:
         with pytest.raises(UnavailableError, match=r"num_replicas=5.*lower"):
             await broker.declare(topic)
+
+
+async def test_all_streams_of_a_topic_get_the_copies(cluster: Cluster) -> None:
+    """A retry waits in a hold queue: with one copy there, it is lost with one node."""
+    name = queue("copies")
+
+    def with_replicas(number: int) -> SequencedTopic[Order]:
+        return SequencedTopic(
+            Order,
+            key=lambda order: order.key,
+            topology=TopologyBuilder(name)
+            .sequenced(SequenceFailure.FAIL_ALL)
+            .routing_shards(1)
+            .hold_queue(5)
+            .dlq()
+            .nats_stream_config(NatsStreamConfig(num_replicas=number))
+            .build(),
+        )
+
+    topology = with_replicas(1).topology
+    async with open_broker(config(cluster)) as broker:
+        js = js_of(broker)
+        names = [*topology.stream_names(), bucket_stream(f"{name}-poison"), attempts_stream(name)]
+        for number in (1, 3, 3):
+            await broker.declare(with_replicas(number))
+            if number == 1:
+                await write_note(js, name, 1, b"a note")
+            copies = [(await js.stream_info(each)).config.num_replicas for each in names]
+            assert copies == [number] * len(names), dict(zip(names, copies, strict=True))

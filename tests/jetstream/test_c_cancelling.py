@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 
@@ -86,12 +87,16 @@ async def test_c33_nothing_is_left(server: ServerProcess, fresh_queue: Fresh) ->
 
         listeners = len(connection._listeners._listeners)
         tasks = trio.lowlevel.current_statistics().tasks_living
+        loop = connection._loop
+        assert loop is not None
+        asyncio_tasks = len(asyncio.all_tasks(loop))
         for _ in range(3):
             with trio.move_on_after(0.2) as scope:
                 await everything()
             assert scope.cancelled_caught
         assert trio.lowlevel.current_statistics().tasks_living == tasks
-        assert len(connection._subscriptions) == 1  # the reply inbox
+        assert len(asyncio.all_tasks(loop)) == asyncio_tasks
+        assert len(connection._subscriptions) - len(connection.inboxes) == 1  # the reply inbox
         assert len(connection._listeners._listeners) == listeners
         assert len(connection.replies) == 0
         names = {found async for found in stream.consumer_names()}

@@ -10,6 +10,7 @@ import trio
 from shove_actors._errors import BucketNotFound, ConnectionClosed
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import Connection, JetStream, KeyValue, connect
+from shove_actors.jetstream._subscriptions import Sink
 
 from .kit import SOON_S, Events, fast
 from .losses import kill, restart
@@ -134,17 +135,22 @@ async def test_c29_a_bucket_that_is_deleted(own_server: ServerProcess) -> None:
                 watcher.receive_nowait()
 
 
-async def test_c29_a_bucket_that_is_made_anew(own_server: ServerProcess) -> None:
+@pytest.mark.parametrize("updates_only", [False, True])
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 1), (1, 2), (0, 0)])
+async def test_c29_a_bucket_that_is_made_anew(
+    own_server: ServerProcess, before: int, after: int, updates_only: bool
+) -> None:
     """Its revisions begin at 1 again: going on behind the old ones would hear nothing, ever."""
     async with connect(fast(own_server.url)) as js:
         kv = await js.create_kv(bucket="b")
-        await kv.put("a", b"1")
-        await kv.put("a", b"2")
-        async with kv.watch(idle_heartbeat=0.2) as watcher:
+        for _ in range(before):
+            await kv.put("a", b"1")
+        async with kv.watch(idle_heartbeat=0.2, updates_only=updates_only) as watcher:
             await watcher.initial()
             await js.delete_kv("b")
             await js.create_kv(bucket="b")
-            await kv.put("a", b"another one")
+            for _ in range(after):
+                await kv.put("a", b"another one")
             with trio.fail_after(SOON_S), pytest.raises(BucketNotFound):
                 await watcher.receive()
 
@@ -184,3 +190,56 @@ async def test_c29_the_connection_is_given_up(own_server: ServerProcess) -> None
             await kill(own_server)
             with trio.fail_after(SOON_S), pytest.raises(ConnectionClosed):
                 await watcher.receive()
+
+
+def losing(js: JetStream, monkeypatch: pytest.MonkeyPatch, lose: Callable[[int], bool]) -> None:
+    """From now on subscriptions do not hear their `n`-th message if `lose(n)`."""
+    subscribe = js.connection.subscribe
+
+    def with_holes(subject: bytes, sink: Sink, queue: bytes = b"") -> int:
+        count = 0
+
+        def hears(subject: bytes, reply: bytes, block: bytes | None, payload: bytes) -> None:
+            nonlocal count
+            count += reply.startswith(b"$JS.ACK.")
+            if not (reply.startswith(b"$JS.ACK.") and lose(count)):
+                sink(subject, reply, block, payload)
+
+        return subscribe(subject, hears, queue)
+
+    monkeypatch.setattr(js.connection, "subscribe", with_holes)
+
+
+async def test_c29_lost_messages_are_noticed(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every 40th message of a consumer is lost: the next one shows it, and another goes on."""
+    async with connect(fast(server.url)) as js:
+        kv = await js.create_kv(bucket=fresh_queue(), history=64)
+        for number in range(300):
+            js.connection.publish(f"$KV.{kv.bucket}.k{number % 5}".encode(), b"%d" % number)
+        await js.connection.flush()
+        losing(js, monkeypatch, lambda count: count % 40 == 0)
+        async with kv.watch(include_history=True) as watcher:
+            with trio.fail_after(SOON_S):
+                entries = await watcher.initial()
+            assert [int(entry.value) for entry in entries] == list(range(300))
+            with trio.move_on_after(0.2):
+                raise AssertionError(f"unexpected: {await watcher.receive()!r}")
+        assert watcher._push.renewals == 7  # one for each 39 that had arrived
+
+
+async def test_c29_a_lost_last_message_is_noticed(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing follows that could show it, but the heartbeat does."""
+    async with connect(fast(server.url)) as js:
+        kv = await js.create_kv(bucket=fresh_queue(), history=5)
+        once = iter([True])
+        losing(js, monkeypatch, lambda count: count == 3 and next(once, False))
+        async with kv.watch(updates_only=True, idle_heartbeat=0.2) as watcher:
+            for number in range(3):
+                await kv.put("a", b"%d" % number)
+            with trio.fail_after(SOON_S):
+                found = [await watcher.receive() for _ in range(3)]
+            assert [entry.value for entry in found if entry is not None] == [b"0", b"1", b"2"]

@@ -222,12 +222,14 @@ async def test_c32_drain_processes_what_was_sent(server: ServerProcess, fresh_qu
 
         async def callback(message: Message) -> None:
             started.set()
-            await trio.sleep(0.005)
+            await trio.sleep(0.02)
             got.append(message.data)
 
         async with js.subscribe(subject, callback) as sub:
             with trio.fail_after(SOON_S):
                 await started.wait()
+                while (await sub.consumer_info()).num_pending:
+                    await trio.lowlevel.checkpoint()
                 await sub.drain()
             assert got == [b"%d" % n for n in range(20)]
             assert not await exists(js, name, sub.consumer_name)
@@ -457,7 +459,8 @@ async def test_c32_pull_and_a_lost_connection(own_server: ServerProcess) -> None
             async with trio.open_nursery() as nursery:
 
                 async def lose() -> None:
-                    await trio.sleep(0.1)
+                    while not (await sub.consumer_info()).num_waiting:
+                        await trio.lowlevel.checkpoint()
                     await kill(own_server)
 
                 nursery.start_soon(lose)

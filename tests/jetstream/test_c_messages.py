@@ -24,7 +24,7 @@ from shove_actors._errors import (
     RequestLimitExceeded,
 )
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import Consumer, JetStream, Message, connect
+from shove_actors.jetstream import Consumer, JetStream, Message, connect, hpub
 from tests.support import wait_until
 
 from .kit import Events, fast
@@ -384,6 +384,23 @@ async def test_c17_no_permission() -> None:
                     await messages.receive()
 
 
+async def test_c17_a_pause_ends_although_the_reader_is_busy(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """Turned away while a message is being handled: asked again after the pause all the same."""
+    async with stream_of(server.url, fresh_queue()) as stream:
+        consumer = await stream.create_consumer(durable_name="d")
+        await fill(stream, 1)
+        async with consumer.messages(max_messages=10) as messages:
+            await wait_until(lambda: messages.buffered == 1)
+            inbox = messages._source._line.inbox  # type: ignore[attr-defined]
+            block = b"NATS/1.0 409 Exceeded MaxWaiting\r\n\r\n"
+            js_of(stream).connection.write(hpub(inbox, b"", block, b""))
+            await wait_until(lambda: messages.notices)
+            assert messages.pulls == 1
+            await wait_until(lambda: messages.pulls == 2, timeout=5)
+
+
 # ------------------------------------------------------------------ C18
 
 
@@ -544,6 +561,25 @@ async def test_an_exception_of_on_error_ends_the_reading(own_server: ServerProce
         async with consumer.messages(on_error=refuse) as messages:
             with pytest.raises(LookupError, match="NoResponders"):
                 await messages.receive()
+
+
+async def test_on_error_is_a_plain_function(server: ServerProcess, fresh_queue: Fresh) -> None:
+    name = fresh_queue()
+    async with stream_of(server.url, name) as stream:
+        consumer = await stream.create_consumer(durable_name="d")
+        push = await stream.create_push_consumer(durable_name="p", deliver_subject=f"to.{name}")
+
+        async def wrong(error: Exception) -> None:
+            raise AssertionError("not reached")
+
+        with pytest.raises(InvalidOption, match="coroutine"):
+            consumer.messages(on_error=wrong)
+        with pytest.raises(InvalidOption, match="coroutine"):
+            async with push.messages(on_error=wrong):
+                raise AssertionError("not reached")
+        async with stream.ordered_consumer() as ordered:
+            with pytest.raises(InvalidOption, match="coroutine"):
+                ordered.messages(on_error=wrong)
 
 
 async def test_lazy(server: ServerProcess, fresh_queue: Fresh) -> None:

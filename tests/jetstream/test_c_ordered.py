@@ -137,6 +137,31 @@ async def test_c22_consume(server: ServerProcess, fresh_queue: Fresh) -> None:
         assert found == list(range(1, 61))
 
 
+async def test_c22_replaced_while_the_last_ones_are_handled(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """What is being handled belongs to the old reading; the new one counts without it."""
+    async with stream_of(server.url, fresh_queue()) as stream:
+        await fill(stream, 6)
+        found: list[int] = []
+        connection = js_of(stream).connection
+
+        async def handle(message: Message) -> None:
+            if not found:
+                events = Events(connection)
+                connection.drop_session("test")
+                await events.wait("reconnected")
+                await wait_until(lambda: source._puller is not None)
+            found.append(sequence_of(message))
+
+        async with stream.ordered_consumer() as ordered:
+            async with ordered.consume(handle, max_messages=3, stop_after=6) as loop:
+                source: Any = loop._source
+                with trio.fail_after(20):
+                    await loop.wait_closed()
+        assert found == list(range(1, 7))
+
+
 async def test_c22_one_after_another(server: ServerProcess, fresh_queue: Fresh) -> None:
     """Each reading goes on where the last one ended; one at a time."""
     async with stream_of(server.url, fresh_queue()) as stream:
@@ -245,6 +270,25 @@ async def test_c22_what_ends_it(own_server: ServerProcess) -> None:
                 js.connection.close()
                 with trio.fail_after(10), pytest.raises(ConnectionClosed):
                     await messages.receive()
+
+
+async def test_c22_another_stream_of_that_name(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """It counts from 1 again: what was read is no place in it."""
+    name = fresh_queue()
+    async with stream_of(server.url, name) as stream:
+        js = js_of(stream)
+        await fill(stream, 5)
+        async with stream.ordered_consumer() as ordered:
+            async with ordered.fetch(5) as batch:
+                assert len([message async for message in batch]) == 5
+            await js.delete_stream(name)
+            stream = await js.create_stream(name=name, subjects=[f"{name}.*"])
+            await fill(stream, 2)
+            with pytest.raises(StreamNotFound, match="made again"):
+                await ordered.next(1.0)
+            with pytest.raises(StreamNotFound, match="made again"):
+                async with ordered.messages():
+                    raise AssertionError("not reached")
 
 
 async def test_c22_a_silent_server(own_server: ServerProcess) -> None:

@@ -124,6 +124,8 @@ async def test_c24_no_stream(server: ServerProcess, fresh_queue: Fresh) -> None:
         with pytest.raises(NoStreamResponse):
             await js.publish(fresh_queue(), b"x", retry_attempts=0, retry_wait=30.0)
         assert trio.current_time() - started < 5.0
+        with pytest.raises(NoStreamResponse, match=r"within 0\.2 s"):
+            await js.publish(fresh_queue(), b"x", retry_wait=30.0, timeout=0.2)
 
 
 async def test_c24_a_stream_that_comes_in_time(server: ServerProcess, fresh_queue: Fresh) -> None:

@@ -14,6 +14,7 @@ from shove_actors._errors import (
     ConnectionError,
     Disconnected,
     HeaderError,
+    InvalidAck,
     InvalidOption,
     MessageTooLarge,
     NoStreamResponse,
@@ -34,6 +35,7 @@ from shove_actors.jetstream import (
     connect,
     open_connection,
 )
+from tests.support import wait_until
 
 from .kit import SOON_S, connected, fast
 from .losses import kill, restart
@@ -420,6 +422,161 @@ async def test_c26_a_batch_and_a_lost_connection(own_server: ServerProcess) -> N
         await restart(own_server)
         await events.wait("reconnected")
         assert (await stream.info()).messages == 0
+
+
+async def test_c26_a_batch_that_waits_for_the_connection(own_server: ServerProcess) -> None:
+    async with connected(fast(own_server.url)) as (js, events):
+        stream = await js.create_stream(name="S", subjects=["s"], allow_atomic=True)
+        for count in (1, 2):
+            await kill(own_server)
+            await events.wait("disconnected", count)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(restart, own_server)
+                ack = await js.publish_batch([PubMessage(subject="s")] * count, timeout=SOON_S)
+            assert ack.count == count
+        assert (await stream.info()).messages == 3
+
+
+async def test_c26_a_lost_commit_leaves_it_open(own_server: ServerProcess) -> None:
+    async with connected(fast(own_server.url)) as (js, _events):
+        await js.create_stream(name="S", subjects=["s"], allow_atomic=True)
+
+        async def commit() -> None:
+            async with js.batch() as batch:
+                await batch.add("s", b"1")
+                stop(own_server, signal.SIGSTOP)
+
+        async def lose() -> None:
+            # Once the commit is on its way, and nobody can answer it.
+            await wait_until(lambda: len(js.connection.replies))
+            await kill(own_server)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lose)
+            with pytest.raises(Disconnected) as caught:
+                await commit()
+        assert caught.value.stored is None
+
+
+async def test_c26_somebody_who_knows_no_batches(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """What acknowledges a part of a batch has stored it by itself."""
+    async with connect(fast(server.url)) as js:
+        name = fresh_queue()
+        ack = b'{"stream": "X", "seq": 1}'
+        js.connection.subscribe(
+            name.encode(), lambda s, reply, h, p: js.connection.publish(reply, ack) and None
+        )
+        with pytest.raises(InvalidAck, match="by itself"):
+            await js.publish_batch([PubMessage(subject=name)] * 3)
+
+
+async def test_no_connection_for_another_attempt(own_server: ServerProcess) -> None:
+    async with connected(fast(own_server.url)) as (js, events):
+        future = await js.publish_async("nobody", b"x", retry_attempts=5, retry_wait=0.3)
+        await js.connection.flush()
+        await kill(own_server)
+        await events.wait("disconnected")
+        with trio.fail_after(SOON_S), pytest.raises(Disconnected):
+            await future.wait()
+        assert js.publish_async_pending == 0
+
+
+async def test_c25_every_future_ends_whatever_happens(own_server: ServerProcess) -> None:
+    """A server that is killed again and again under load: no future waits for ever, what was
+    acknowledged is stored, and what was not may be published again with its id."""
+    async with connected(fast(own_server.url, request_timeout=SOON_S)) as (js, events):
+        stream = await js.create_stream(name="S", subjects=["s"])
+        acked: dict[bytes, int] = {}
+        lost = 0
+
+        async def publisher(lane: int) -> None:
+            nonlocal lost
+            for number in range(150):
+                data = b"%d-%d" % (lane, number)
+                while data not in acked:
+                    try:
+                        future = await js.publish_async(
+                            "s", data, msg_id=data.decode(), stall_wait=None
+                        )
+                        acked[data] = (await future.wait()).sequence
+                    except (Disconnected, NoStreamResponse):
+                        lost += 1
+
+        async def killer() -> None:
+            for count in (1, 2, 3):
+                await wait_until(lambda many=count: len(acked) > 100 * many)
+                await kill(own_server)
+                await restart(own_server)
+                await events.wait("reconnected", count)
+
+        with trio.fail_after(6 * SOON_S):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(killer)
+                for lane in range(4):
+                    nursery.start_soon(publisher, lane)
+            await js.publish_async_complete()
+        assert js.publish_async_pending == 0
+        assert len(js.connection.replies) == 0
+        assert lost > 0
+        assert len(acked) == 600
+        for data, sequence in acked.items():
+            assert (await stream.get_message(sequence)).data == data
+        assert (await stream.info()).messages == 600
+
+
+async def test_a_slow_network_is_waited_for(own_server: ServerProcess) -> None:
+    """Acknowledgements bound the number of messages; their size is bounded by what has left."""
+    async with connected(fast(own_server.url)) as (js, _events):
+        stream = await js.create_stream(name="S", subjects=["s"], storage="memory")
+        data = bytes(1 << 19)
+        sent = 0
+
+        async def publish() -> None:
+            nonlocal sent
+            for _ in range(100):
+                await js.publish_async("s", data, stall_wait=None)
+                sent += 1
+
+        stop(own_server, signal.SIGSTOP)
+        try:
+            with trio.move_on_after(1.0):
+                await publish()
+            assert sent < 60
+            assert js.connection.backlog < 10 << 20
+        finally:
+            stop(own_server, signal.SIGCONT)
+        with trio.fail_after(SOON_S):
+            await publish()
+            await js.publish_async_complete()
+        assert (await stream.info()).messages == sent
+
+
+async def test_what_a_future_shows(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with connect(fast(server.url)) as js:
+        name, nobody = fresh_queue(), fresh_queue()
+        await js.create_stream(name=name, subjects=[name])
+        good = await js.publish_async(name, b"secret", headers={"A": "secret"})
+        bad = await js.publish_async(nobody, b"secret", retry_attempts=0)
+        assert repr(good) == f"<PublishFuture for {name}, pending>"
+        await js.publish_async_complete()
+        assert repr(good) == f"<PublishFuture for {name}, stored>"
+        assert repr(bad) == f"<PublishFuture for {nobody}, failed>"
+        assert good.message.headers is not None
+        assert dict(good.message.headers) == {"A": "secret"}
+        assert bad.ack is None
+
+
+async def test_many_with_a_time_out(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """What is done leaves nothing behind until its time would be over."""
+    async with connect(fast(server.url), publish_ack_timeout=60.0) as js:
+        name = fresh_queue()
+        await js.create_stream(name=name, subjects=[name])
+        for _ in range(10):
+            for _ in range(20):
+                await js.publish_async(name, b"x")
+            await js.publish_async_complete()
+        await js.publish_async(name, b"x")
+        assert len(js._publisher._deadlines) == 1
 
 
 async def test_two_contexts_on_one_connection(server: ServerProcess, fresh_queue: Fresh) -> None:

@@ -77,13 +77,13 @@ async def test_c23_in_progress(server: ServerProcess, fresh_queue: Fresh) -> Non
         await fill(stream, 1)
         message = await consumer.next()
         async with consumer.messages() as messages:
-            for _ in range(5):
+            for _ in range(4):
                 with trio.move_on_after(0.5) as calm:
                     await messages.receive()
                 assert calm.cancelled_caught
                 await message.in_progress()
             await message.double_ack()
-            with trio.move_on_after(1.5) as calm:
+            with trio.move_on_after(1.2) as calm:
                 await messages.receive()
             assert calm.cancelled_caught
 

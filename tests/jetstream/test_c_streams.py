@@ -34,7 +34,7 @@ from shove_actors.jetstream import (
 )
 from shove_actors.jetstream._stream import StreamSettings
 
-from .kit import fast
+from .kit import SOON_S, fast
 
 Fresh = Callable[[], str]
 
@@ -331,6 +331,33 @@ async def test_times_of_the_server(server: ServerProcess, fresh_queue: Fresh) ->
         assert info.server_time is not None
         assert info.created <= info.server_time
         assert info.state.first_ts is None
+
+
+async def test_mirrors_and_sources(server: ServerProcess, fresh_queue: Fresh) -> None:
+    async with connect(fast(server.url)) as js:
+        origin, mirror, sourced = fresh_queue(), fresh_queue(), fresh_queue()
+        await js.create_stream(name=origin, subjects=[f"{origin}.*"])
+        await js.publish(f"{origin}.a", b"x")
+        copy = await js.create_stream(name=mirror, mirror=StreamSource(name=origin))
+        transform = SubjectTransform(src=f"{origin}.*", dest=sourced + ".{{wildcard(1)}}")
+        other = await js.create_stream(
+            name=sourced,
+            sources=[StreamSource(name=origin, subject_transforms=(transform,))],
+        )
+        with trio.fail_after(SOON_S):
+            while not ((await copy.info()).messages and (await other.info()).messages):
+                await trio.lowlevel.checkpoint()
+        told = copy.cached_info.mirror
+        assert told is not None
+        assert (told.name, told.lag, told.error) == (origin, 0, None)
+        assert told.active is not None
+        (source,) = other.cached_info.sources
+        assert (source.name, source.subject_transforms) == (origin, (transform,))
+        assert (await other.get_message(1)).subject == f"{sourced}.a"
+        cluster = copy.cached_info.cluster
+        assert cluster is not None
+        assert cluster.leader
+        assert repr(copy) == f"<Stream {mirror}>"
 
 
 # ------------------------------------------------------------------ C7: purge

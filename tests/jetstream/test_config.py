@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import random
 import re
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import quote
 
 import pytest
@@ -13,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shove_actors.jetstream._config import NatsConfig, ServerAddress
+from shove_actors.jetstream._events import ConnectionEventKind
 
 from .hiding import refusal
 
@@ -152,6 +154,34 @@ def test_refused_settings(name: str, value: object) -> None:
     config = NatsConfig()
     setattr(config, name, value)
     assert name in str(refusal(config))
+
+
+async def _waits(*given: object) -> None:
+    """As nats-py's callbacks are written."""
+
+
+class _Waits:
+    async def __call__(self, event: object) -> None:
+        """As well."""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(f"on_{kind}" for kind in get_args(ConnectionEventKind)),
+        *("custom_reconnect_delay", "credentials", "choose_server"),
+    ],
+)
+@pytest.mark.parametrize(
+    "callback", [_waits, functools.partial(_waits, 1), _Waits()], ids=["def", "partial", "object"]
+)
+def test_an_async_callback_is_refused(name: str, callback: object) -> None:
+    """Nobody would await it: it would never run, and only a warning at the end would tell."""
+    config = NatsConfig()
+    setattr(config, name, callback)
+    text = str(refusal(config))
+    assert text.startswith(f"{name} is an async function")
+    assert "plain one" in text
 
 
 @pytest.mark.parametrize("limit", [None, 0, 7])

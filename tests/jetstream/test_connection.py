@@ -41,8 +41,20 @@ def test_pool_tries_the_others_first_and_the_lost_one_last() -> None:
     assert pool.round() == [a, b, d]
     pool.lost(a)
     assert pool.round() == [b, d, c, a]
+
+
+def test_pool_gives_up_when_all_have_refused_twice_in_a_row() -> None:
+    a, b = (ServerAddress(host=name) for name in "ab")
+    alone = ServerPool([a], limit=None)
+    assert [alone.refused(a), alone.refused(a)] == [False, True]
+    pool = ServerPool([a, b], limit=None)
+    assert not any(pool.refused(a) for _ in range(5))
+    assert not pool.refused(b)
+    pool.failed(b)  # down: what it said before does not count
+    assert not pool.refused(b)
+    assert pool.refused(b)
+    pool.learn(ServerAddress(host="c"))
     assert not pool.refused(a)
-    assert pool.refused(a)
 
 
 def test_pool_without_attempts_gives_up_at_once() -> None:

@@ -6,14 +6,18 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
+import trustme
 
-from shove_actors._errors import ConnectionError
+from shove_actors._errors import AuthenticationError, ConnectionError, TLSError
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import Connection, ConnectionEvent
-from tests.secured import SecuredServer
+from tests.secured import SecuredServer, write_certificate
+from tests.support import wait_until
 
 from .kit import Events, connected, fast, until_it_ends
 from .losses import kill, restart
@@ -64,6 +68,61 @@ async def test_each_outage_is_counted_anew(own_server: ServerProcess) -> None:
             await events.wait("reconnected", outage)
         assert len(events.of("error")) == outages
         assert js.connection.reconnects == outages
+
+
+# ------------------------------------------------------------------ refusals
+
+
+def users(password: str) -> str:
+    return f'authorization {{ user: "app", password: "{password}" }}'
+
+
+def encrypted(ca: trustme.CA, directory: Path, name: str) -> str:
+    cert, key = write_certificate(ca, directory, name, "127.0.0.1")
+    return f'tls {{ cert_file: "{cert}", key_file: "{key}" }}'
+
+
+@pytest.mark.parametrize("what", ["credentials", "certificate"])
+async def test_one_that_refuses_does_not_end_what_another_may_mend(
+    what: str, tmp_path: Path
+) -> None:
+    """The other one is only down: it is waited for, however often the first one refuses."""
+    changes: dict[str, Any] = {"username": "app", "password": "right"}
+    scheme, good, bad = "nats", users("right"), users("wrong")
+    if what == "certificate":
+        ca, other = trustme.CA(), trustme.CA()
+        ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+        changes = {"tls_ca_cert": str(tmp_path / "ca.pem")}
+        scheme, good = "tls", encrypted(ca, tmp_path, "good")
+        bad = encrypted(other, tmp_path, "bad")
+    with ServerProcess(config=bad) as refuses, ServerProcess(config=good) as down:
+        urls = [f"{scheme}://127.0.0.1:{each.port}" for each in (refuses, down)]
+        async with connected(fast(urls, dont_randomize=True, **changes)) as (js, events):
+            assert js.connection.server == urls[1]
+            await kill(down)
+            await events.wait("error", 10)
+            await restart(down)
+            await events.wait("reconnected")
+            assert js.connection.server == urls[1]
+            kinds = {type(event.error) for event in events.of("error")}
+            assert (AuthenticationError if what == "credentials" else TLSError) in kinds
+
+
+async def test_when_all_have_refused_twice_it_is_over() -> None:
+    """Also if one of them had been down before."""
+    with ServerProcess(config=users("wrong")) as refuses, ExitStack() as later:
+        with ServerProcess(config=users("right")) as down:
+            config = fast([refuses.url, down.url], username="app", password="right")
+            events: list[ConnectionEvent] = []
+
+            async def revoke() -> None:
+                await kill(down)
+                await wait_until(lambda: len(events) >= 6)
+                changed = ServerProcess(port=down.port, config=users("changed"))
+                await trio.to_thread.run_sync(later.enter_context, changed)
+
+            with trio.fail_after(30), pytest.raises(AuthenticationError):
+                await until_it_ends(config, events, revoke)
 
 
 # ------------------------------------------------------------------ pauses

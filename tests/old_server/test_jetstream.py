@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from shove_actors._errors import ServerTooOld
+from shove_actors._errors import FeatureUnavailable, ServerTooOld
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import StreamSource, SubjectTransform, connect
+from shove_actors.jetstream import PubMessage, StreamSource, SubjectTransform, connect
 from tests.jetstream.kit import fast
 from tests.jetstream.test_c_connection import (  # noqa: F401
     test_c02_events_as_an_iterator,
@@ -22,6 +22,25 @@ from tests.jetstream.test_c_connection import (  # noqa: F401
 from tests.jetstream.test_c_context import (  # noqa: F401
     test_an_api_that_was_imported_from_another_account,
     test_hooks_see_every_api_request,
+)
+from tests.jetstream.test_c_legacy import (  # noqa: F401
+    test_c32_a_callback_may_acknowledge_itself,
+    test_c32_a_callback_that_raises,
+    test_c32_an_existing_consumer_must_be_what_is_asked_for,
+    test_c32_consumers,
+    test_c32_drain_processes_what_was_sent,
+    test_c32_durable_sync,
+    test_c32_ephemeral_callback,
+    test_c32_ordered,
+    test_c32_publishing,
+    test_c32_pull,
+    test_c32_pull_and_a_lost_connection,
+    test_c32_pull_from_an_existing_one,
+    test_c32_queue,
+    test_c32_streams,
+    test_c32_what_existed_is_left,
+    test_c32_where_it_starts,
+    test_c32_which_stream_and_which_consumer,
 )
 from tests.jetstream.test_c_publish import (  # noqa: F401
     test_a_message_object,
@@ -94,3 +113,15 @@ async def test_what_an_old_server_leaves_out(
         with pytest.raises(ServerTooOld, match=r"nats-server 2\.1"):
             await js.create_stream(name=name, **setting)  # type: ignore[arg-type]
         await js.stream(name)
+
+
+async def test_a_batch_would_be_stored_one_by_one(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    async with connect(fast(server.url)) as js:
+        name = fresh_queue()
+        stream = await js.create_stream(name=name, subjects=[name])
+        for count in (1, 3):
+            with pytest.raises(FeatureUnavailable, match=r"needs nats-server 2\.12"):
+                await js.publish_batch([PubMessage(subject=name)] * count)
+        assert (await stream.info()).messages == 0

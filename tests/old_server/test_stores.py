@@ -20,6 +20,14 @@ from tests.jetstream.test_c_kv import (  # noqa: F401
     test_c27_deleted_keys_are_removed,
     test_c27_values,
     test_c27_wrong_keys_and_values,
+)
+from tests.jetstream.test_c_kv_lost import (  # noqa: F401
+    test_c29_a_bucket_that_is_deleted,
+    test_c29_a_consumer_that_is_deleted,
+    test_c29_a_restart_of_the_server,
+    test_c29_new_ones_are_not_lost_by_a_restart,
+)
+from tests.jetstream.test_c_kv_watch import (  # noqa: F401
     test_c28_a_slow_reader_gets_everything,
     test_c28_a_watcher_is_a_receive_channel,
     test_c28_cancelled_reads_lose_nothing,
@@ -29,24 +37,22 @@ from tests.jetstream.test_c_kv import (  # noqa: F401
     test_c28_the_initial_state_at_once,
     test_c28_watch,
 )
-from tests.jetstream.test_c_kv_lost import (  # noqa: F401
-    test_c29_a_bucket_that_is_deleted,
-    test_c29_a_consumer_that_is_deleted,
-    test_c29_a_restart_of_the_server,
-    test_c29_new_ones_are_not_lost_by_a_restart,
-)
 from tests.jetstream.test_c_objects import (  # noqa: F401
-    test_c30_a_reader_that_leaves_early,
-    test_c30_a_restart_while_reading,
-    test_c30_an_interrupted_put_leaves_nothing,
     test_c30_deleting,
     test_c30_descriptions,
     test_c30_links,
-    test_c30_missing_chunks_are_an_error,
     test_c30_overwriting_removes_the_old_chunks,
     test_c30_round_trip,
     test_c30_sealed,
     test_c30_two_writers_leave_one_object,
+)
+from tests.jetstream.test_c_objects_lost import (  # noqa: F401
+    test_c30_a_reader_that_leaves_early,
+    test_c30_a_restart_while_reading,
+    test_c30_an_interrupted_put_leaves_nothing,
+    test_c30_missing_chunks_are_an_error,
+)
+from tests.jetstream.test_c_objects_watch import (  # noqa: F401
     test_c31_a_restart_of_the_server,
     test_c31_options,
     test_c31_watch,
