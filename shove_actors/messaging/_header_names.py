@@ -8,6 +8,9 @@ from __future__ import annotations
 MSG_ID = "Nats-Msg-Id"
 """The server's de-duplication id; new on every hop."""
 
+EXPECTED_STREAM = "Nats-Expected-Stream"
+"""The stream that is meant: the server refuses the message for any other one on its subject."""
+
 MESSAGE_ID = "Shove-Message-Id"
 """The logical id: the same over every attempt and hop."""
 

@@ -29,6 +29,7 @@ from ._header_names import (
     DEFER_COUNT,
     DESCRIPTION,
     DUE_AFTER,
+    EXPECTED_STREAM,
     FIRST_FAILED_AT,
     FOREIGN_DESCRIPTION,
     FOREIGN_STATUS,
@@ -124,13 +125,18 @@ def _value_problem(value: str) -> str | None:
     return None
 
 
-def encode_headers(headers: Mapping[str, str]) -> bytes:
+def encode_headers(headers: Mapping[str, str], *, into: str | None = None) -> bytes:
     r"""The block `NATS/1.0\r\n...\r\n\r\n`; `b""` for no headers.
+
+    `into`: the stream that is to store it. Another one that binds the subject then refuses it,
+    where it would have answered as if all were well, and no consumer of the topic would see it.
 
     Raises `HeaderError` when a name or a value would break the block. That check is exact about
     lines and lenient about names, since foreign headers are copied; what callers set passes
     `validate_user_headers` first.
     """
+    if into is not None:
+        headers = {**headers, EXPECTED_STREAM: into}
     if not headers:
         return b""
     lines = "".join([f"{name}: {value}\r\n" for name, value in headers.items()])

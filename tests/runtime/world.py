@@ -29,8 +29,9 @@ from shove_actors import (
     open_broker,
 )
 from shove_actors._errors import MessageNotFound
+from shove_actors.backends.memory import StreamSettings
 from shove_actors.backends.nats import NatsBackend
-from shove_actors.jetstream import JetStream
+from shove_actors.jetstream import JetStream, StreamConfig
 from shove_actors.messaging import decode_headers, encode_headers
 
 #: For what should happen at once: long enough for a busy machine.
@@ -163,6 +164,13 @@ class World:
             self.memory.delete_stream(stream)
         else:
             await _js(broker).delete_stream(stream)
+
+    async def foreign_stream(self, broker: Broker, name: str, subject: str) -> None:
+        """A stream of somebody else that binds `subject`."""
+        if self.memory is not None:
+            self.memory.create_stream(StreamSettings(name=name, subjects=(subject,)))
+        else:
+            await _js(broker).create_stream(StreamConfig(name=name, subjects=(subject,)))
 
 
 def _js(broker: Broker) -> JetStream:

@@ -41,6 +41,10 @@ from ._refused import explained
 #: Retried publishes are recognised for this long.
 DUPLICATE_WINDOW_S = 120.0
 
+#: What a NatsStreamConfig decides of a topic's own stream, and of its hold queues and its DLQ.
+_LIMITS = ("max_age", "max_bytes", "max_msgs", "num_replicas")
+_REPLICAS = ("num_replicas",)
+
 
 def _window(max_age: float) -> float:
     # The server refuses a window longer than the messages live.
@@ -106,20 +110,40 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
             await _verify_external(js, topology)
         else:
             # Without a NatsStreamConfig the limits are whoever's who set them.
-            owned = topology.stream_config is not None
+            owned = _LIMITS if topology.stream_config is not None else ()
             await _declare(js, main_stream(topology), owned=owned, shards=topology.routing_shards)
         for config in side_streams(topology):
-            # Limits that an operator put on a side stream are the operator's: not reconciled.
-            await _declare(js, config, owned=False, shards=0)
+            # Limits that an operator put on a side stream are the operator's: not reconciled. Its
+            # copies are the topic's: a retry waits there, which is to survive what the queue does.
+            owned = _REPLICAS if topology.stream_config is not None else ()
+            await _declare(js, config, owned=owned, shards=0)
         if topology.owners_bucket is not None:
             await ensure_owners(js, topology.owners_bucket, topology.queue)
         if topology.fails_all:
             config = bucket_config(topology.queue, topology.config.num_replicas)
             # Looked at before: a process that declares at the same time consumes afterwards.
             in_use = (await js.stream_info(topology.queue)).consumer_count
-            owned = topology.stream_config is not None
+            owned = _LIMITS if topology.stream_config is not None else ()
             if await _declare(js, config, owned=owned, shards=0) and in_use:
                 policy_began(topology.queue)
+        if topology.config.num_replicas > 1:
+            for name in topology.note_streams():
+                await _as_many_copies(js, name, topology.config.num_replicas)
+
+
+async def _as_many_copies(js: JetStream, name: str, replicas: int) -> None:
+    """Of a stream that was made with as many as its topic's had then."""
+    try:
+        current = (await js.stream_info(name)).config
+    except StreamNotFound:
+        return  # made when it is needed
+    if current.num_replicas != replicas:
+        config = replace(current, num_replicas=replicas)
+        try:
+            await js.update_stream(config)
+        except ApiError as exc:
+            why = explained(exc, config, {"num_replicas": replicas}, current)
+            raise why from (exc if why is not exc else exc.__cause__)
 
 
 async def _verify_external(js: JetStream, topology: Topology) -> None:
@@ -143,8 +167,8 @@ async def refuse_skip(js: JetStream, queue: str) -> None:
         raise skip_refusal(queue)
 
 
-async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: int) -> bool:
-    """True when it was made."""
+async def _declare(js: JetStream, config: StreamConfig, *, owned: Sequence[str], shards: int) -> bool:
+    """True when it was made. `owned`: the settings that are brought to what `config` says."""
     for last in (False, True):
         try:
             info = await js.stream_info(config.name)
@@ -170,16 +194,15 @@ async def _declare(js: JetStream, config: StreamConfig, *, owned: bool, shards: 
         if config.name.startswith("KV_") and current.max_age:
             # A poisoned key that is forgotten after a while would be handled again, unasked.
             changes["max_age"] = 0.0
-        if owned:
-            for name in ("max_age", "max_bytes", "max_msgs", "num_replicas"):
-                if getattr(config, name) != getattr(current, name):
-                    changes[name] = getattr(config, name)
-            if "max_age" in changes and current.duplicate_window:
-                # At most what messages live; at least ours; an operator's longer one stays.
-                window = max(current.duplicate_window, DUPLICATE_WINDOW_S)
-                limit = config.max_age or window
-                if min(window, limit) != current.duplicate_window:
-                    changes["duplicate_window"] = min(window, limit)
+        for name in owned:
+            if getattr(config, name) != getattr(current, name):
+                changes[name] = getattr(config, name)
+        if "max_age" in owned and current.duplicate_window:
+            # At most what messages live; at least ours; an operator's longer one stays.
+            window = max(current.duplicate_window, DUPLICATE_WINDOW_S)
+            limit = config.max_age or window
+            if min(window, limit) != current.duplicate_window:
+                changes["duplicate_window"] = min(window, limit)
         if set(config.subjects) != set(current.subjects) and _may_bind(
             config, current, info.messages, shards
         ):

@@ -10,6 +10,8 @@ from shove_actors.jetstream import StreamConfig
 _SUBJECTS_OVERLAP = 10065
 _NO_CLUSTER = 10074
 _NO_PEERS = 10005
+_NO_STORAGE = 10047
+_TOO_MANY_STREAMS = 10027
 
 
 def explained(
@@ -35,6 +37,17 @@ def explained(
         return UnavailableError(
             f"stream {name!r} wants num_replicas={replicas}{has}, and the cluster has not that "
             f"many servers for it now ({exc.description}); start more, or lower num_replicas"
+        )
+    if exc.err_code == _NO_STORAGE:
+        return TopologyError(
+            f"stream {name!r} wants max_bytes={config.max_bytes}, more than the server's store or "
+            "the account has left; lower max_bytes, or raise max_file_store (or the account's limit)"
+        )
+    if exc.err_code == _TOO_MANY_STREAMS:
+        return UnavailableError(
+            f"there is no room for stream {name!r}: the account has as many streams as it may "
+            "(a topic needs one, and one for each hold queue and its dead letters); delete "
+            "streams, or raise the account's max_streams"
         )
     if current is None or exc.code == 503:
         return exc  # not ready, or nothing that a topology says
