@@ -163,6 +163,10 @@ class Server:
 
         if kind == "ack":
             self.settle(rest[0])
+            if rest[0] not in self.stored:  # else it was ignored, and is not answered
+                answer("gone", rest[0], True)
+        elif kind == "is gone":
+            answer("gone", rest[0], rest[0] not in self.stored)
         elif kind == "pull":
             if process is not None:
                 self.pull(Pull(process, *rest))
@@ -194,6 +198,8 @@ class Item:
     running: bool = False
     #: Cancelled, and has to have ended by then.
     ends_by: float | None = None
+    #: Acknowledged, and not known to be read; since when.
+    settling: float | None = None
 
 
 @dataclass
@@ -269,6 +275,7 @@ class Process:
             return
         self.look()
         self._pull()
+        self._look_after()
         if self.asked is not None:
             if self.now - self.asked[1] < 2.0:
                 return
@@ -290,6 +297,12 @@ class Process:
             self.outbox.append(("unpin", ticket))
         else:
             self.outbox.append(("write", ticket, self.own.wanted_record, self.own.revision))
+
+    def _look_after(self) -> None:
+        for item in self.hand.values():
+            if item.settling is not None and self.now - item.settling >= 1.0:
+                item.settling = self.now
+                self.outbox.append(("is gone", item.sequence))
 
     def _pull(self) -> None:
         own = self.own
@@ -317,6 +330,8 @@ class Process:
             if rest[0] == self.generation:
                 self.requested = 0
                 self.own.refused(self.now)
+        elif kind == "gone":
+            self._gone(*rest)
         elif self.asked is not None and rest[0] == self.asked[2]:
             step, sent_at, _ = self.asked
             self.asked = None
@@ -334,6 +349,16 @@ class Process:
                 self.own.unpinned()
         self.look()
 
+    def _gone(self, sequence: int, gone: bool) -> None:
+        item = self.hand.get(sequence)
+        if item is None or item.settling is None:
+            return
+        if gone:
+            self.lanes.done(item.key)
+            del self.hand[sequence]
+        else:
+            self.outbox.append(("ack", sequence))
+
     def _message(self, pin: str, count: int, sequence: int, generation: int) -> None:
         if generation == self.generation:
             self.requested -= 1
@@ -342,7 +367,9 @@ class Process:
             key = self.world.keys[sequence]
             item = self.hand[sequence] = Item(key, sequence)
             self.lanes.push(key, item)
-        elif fate is Fate.SETTLED:
+        elif fate is Fate.SETTLED or (
+            fate is Fate.AGAIN and self.hand[sequence].settling is not None
+        ):
             self.outbox.append(("ack", sequence))
 
     # ------------------------------------------------------------------ handlers
@@ -374,8 +401,8 @@ class Process:
             return
         if not self.own.may_settle(self.now):
             raise AssertionError(f"{self}: a handler ran on after its time")
-        self.lanes.done(item.key)
-        del self.hand[item.sequence]
+        self.lanes.settling(item.key)
+        item.settling = self.now
         self.world.finished.add(item.sequence)
         self.finished.add(item.sequence)
         if self.connected:
@@ -406,7 +433,8 @@ class World:
         return Process(f"p{self.made}", self, self.kind)
 
     def check_start(self, process: Process, item: Item) -> None:
-        """(K): nobody else runs a message of this key, and every earlier one is finished."""
+        """(K): nobody else runs a message of this key, and every earlier one is settled: its
+        handler has ended, and the server has read that."""
         for other in self.processes:
             for running in other.running():
                 assert running.key != item.key, (
@@ -415,7 +443,9 @@ class World:
         earlier = [
             s
             for s, key in self.keys.items()
-            if key == item.key and s < item.sequence and s not in self.finished
+            if key == item.key
+            and s < item.sequence
+            and (s not in self.finished or s in self.server.stored)
         ]
         assert not earlier, f"{process} starts {item} before {earlier}"
         assert item.sequence not in process.finished, f"{process} starts {item} once more"

@@ -17,7 +17,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, note, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
-from nats_world import NatsWorld, PauseServer, durables
+from nats_faults import PauseServer, durables
+from nats_world import NatsWorld
 
 from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
 from shove_actors.testing import (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from ._catalogue import DEFECTS
 from ._defect import planted
-from ._machines import MACHINES, Noticed, run
+from ._machines import MACHINES, TESTS, Noticed, run, run_tests
 
 PROFILES = ("dev", "ci", "deep")
 CONTROL = "control"
@@ -81,13 +81,21 @@ def _run_here(profile: str, task: Task) -> tuple[Task, str, Noticed | None]:
                 with contextlib.ExitStack() as stack:
                     if task.name != CONTROL:
                         stack.enter_context(planted(DEFECTS[task.name]))
-                    noticed = run(machine, profile)
+                    if machine == TESTS:
+                        noticed = run_tests(_tests_of(task.name))
+                    else:
+                        noticed = run(machine, profile)
             except Exception as exc:
                 failed = "".join(traceback.format_exception(exc))
                 return task, machine, Noticed("broken", failed, 0, 0, 0.0)
             if noticed is not None:
                 return task, machine, noticed
     return task, ", ".join(task.machines), None
+
+
+def _tests_of(name: str) -> list[str]:
+    asked = DEFECTS.values() if name == CONTROL else [DEFECTS[name]]
+    return sorted({test for defect in asked for test in defect.tests})
 
 
 def _run_all(tasks: Sequence[Task], profile: str, jobs: int, markdown: bool) -> int:

@@ -104,6 +104,23 @@ BUDGETS = (
         ),
     ),
     Defect(
+        name="suspect-note-outlives-its-attempt",
+        wrong="A suspect that has come to an end counts as started: a lost settle convicts it.",
+        by="B test",
+        machines=("plain", "test"),
+        tests=(
+            "tests/testing/test_simulated_ends.py"
+            "::test_a_suspect_whose_acknowledgement_is_lost_has_killed_nobody",
+        ),
+        plants=(
+            edit(
+                Worker,
+                "_settle",
+                ("        await self._unmark()\n    held", "        self._cleared()\n    held"),
+            ),
+        ),
+    ),
+    Defect(
         name="wrong-hold-index",
         wrong="Every retry waits in the first hold queue.",
         by="B",

@@ -71,7 +71,8 @@ def edit(owner: type | ModuleType, name: str, *pieces: tuple[str, str]) -> Edit:
 class Defect:
     """`wrong`: one sentence. `machines`: who should notice, likeliest first. `by`: what is expected
     to be broken, as words: letters of invariants; `property` for one of pure functions; `end` for
-    an assertion, about what a process holds or a supervisor does.
+    an assertion, about what a process holds or a supervisor does; `test` for `tests`, which stand
+    for the machine `test`: node ids of pytest, for what no machine can see.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Defect:
     by: str
     machines: tuple[str, ...]
     plants: tuple[Plant, ...]
+    tests: tuple[str, ...] = ()
 
 
 @contextmanager

@@ -211,4 +211,56 @@ KEYS = (
             ),
         ),
     ),
+    Defect(
+        name="control-obeyed-in-any-lane",
+        wrong="A replay is done in whichever lane it is asked for, beside its key's own.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_replay_requests.py"
+            "::test_a_request_in_another_lane_than_its_keys_is_dropped",
+        ),
+        plants=(
+            edit(
+                KeyGate,
+                "obey",
+                (
+                    "if control.subject != topology.shard_subject(self.topic.shard_of(key)):",
+                    "if False:",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="stale-control-replays",
+        wrong="A replay that was asked for before the key was released and poisoned again is done.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_replay_requests.py"
+            "::test_a_request_for_an_earlier_poisoning_is_dropped",
+        ),
+        plants=(
+            edit(
+                KeyGate, "obey", ("if entry.poisoning != control.headers[POISONING]:", "if False:")
+            ),
+        ),
+    ),
+    Defect(
+        name="retries-of-another-message",
+        wrong="A message of a poisoned key dies with the retry count of the one that poisoned it.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/testing/test_simulated_ends.py"
+            "::test_a_later_message_of_a_poisoned_key_has_had_no_retries",
+        ),
+        plants=(
+            edit(
+                PoisonGate,
+                "_verdict",
+                ('"sequence", why), retry_count', '"sequence", why), record.retries'),
+            ),
+        ),
+    ),
 )

@@ -192,7 +192,7 @@ LANES = (
         plants=(
             edit(
                 Registration,
-                "_consume",
+                "_work",
                 (
                     "nursery.start_soon(self._run, worker, trio.current_time())",
                     "trio.lowlevel.spawn_system_task(self._run, worker, trio.current_time())",
@@ -217,6 +217,32 @@ LANES = (
                     "            worker.kill()\n"
                     "    async with trio.open_nursery()",
                 ),
+            ),
+        ),
+    ),
+    Defect(
+        name="deleted-durable-made-anew-at-once",
+        wrong="A shard's durable that was deleted is read again before its old handlers are over.",
+        by="I",
+        machines=("skip", "fail_all"),
+        plants=(
+            edit(
+                MemoryLane,
+                "durable_gone",
+                ("self._hold_off(self._old_leases(), self.reopen)", "self.reopen()"),
+            ),
+        ),
+    ),
+    Defect(
+        name="stopped-before-its-turn-times-out",
+        wrong="A consumer that is stopped as a message arrives counts it as timed out.",
+        by="B",
+        machines=("serial", "skip"),
+        plants=(
+            edit(
+                Worker,
+                "_take_until_slow",
+                ("if scope.cancel_called and not delivery.lost:", "if False:"),
             ),
         ),
     ),

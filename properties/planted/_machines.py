@@ -11,17 +11,20 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.errors import HypothesisException
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 
 FOLDER = Path(__file__).resolve().parent.parent
 
+#: What notices where no machine can.
+TESTS = "test"
 #: Machine classes and properties by the name that defects use.
 MACHINES: dict[str, tuple[str, str]] = {
     "plain": ("test_lane_machine", "PlainMachine"),
@@ -32,6 +35,8 @@ MACHINES: dict[str, tuple[str, str]] = {
     "supervisor": ("test_supervisor_machine", "PlanAndTrio"),
     "routing": ("test_routing_table", ""),
     "autoscaler": ("test_autoscaler", ""),
+    # Named tests of the defect; see `run_tests`.
+    TESTS: ("", ""),
 }
 _PROPERTY_EXAMPLES = {"dev": 25, "ci": 150, "deep": 5000}
 #: A batch costs real time in proportion to its size, and finds little more.
@@ -94,6 +99,21 @@ def run(name: str, profile: str) -> Noticed | None:
     if title != "test_lane_machine":
         examples, steps = _PROPERTY_EXAMPLES[profile], 50
     return _run_machine(machine, examples, steps, profile, count)
+
+
+def run_tests(names: Sequence[str]) -> Noticed | None:
+    """Tests of `tests/` by their node ids, in this process. None: all of them pass."""
+    count = _Count()
+    count.examples = len(names)
+    root = FOLDER.parent
+    # Asserts as they are: what they are made of is imported already.
+    options = ("-o", "addopts=", "--assert=plain", "-qx", "-p", "no:cacheprovider")
+    code = pytest.main([*options, f"--rootdir={root}", *(str(root / name) for name in names)])
+    if code == pytest.ExitCode.OK:
+        return None
+    if code != pytest.ExitCode.TESTS_FAILED:
+        raise RuntimeError(f"pytest ended with {code!r} for {', '.join(names)}")
+    return Noticed(TESTS, ", ".join(names), count.examples, 0, time.perf_counter() - count.began)
 
 
 def _settings(examples: int, steps: int = 50) -> settings:

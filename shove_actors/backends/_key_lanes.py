@@ -4,6 +4,7 @@ Pure: no clock, no lane, no trio; the caller tells what came, what ended and wha
 
     push ----> waiting, per key, in the order of the stream
     take ----> the head of a key that has nothing in flight; keys take turns
+    settling -> it has ended, but the server may not know it yet: its key waits, its place is free
     done ----> the key goes on with its next one, or is forgotten
     again ---> the head stays the head, and its key (nobody else's) waits until it is due
 
@@ -36,7 +37,16 @@ K = TypeVar("K", bound=Hashable)
 class KeyLanes(Generic[K, T]):
     """See the module. `in_flight` counts what was taken and has not ended."""
 
-    __slots__ = ("_count", "_delayed", "_in_flight", "_items", "_max", "_ready", "_tickets")
+    __slots__ = (
+        "_count",
+        "_delayed",
+        "_in_flight",
+        "_items",
+        "_max",
+        "_ready",
+        "_settling",
+        "_tickets",
+    )
 
     def __init__(self, max_in_flight: int) -> None:
         if max_in_flight < 1:
@@ -47,6 +57,7 @@ class KeyLanes(Generic[K, T]):
         #: Keys whose first item may be taken.
         self._ready: deque[K] = deque()
         self._in_flight: set[K] = set()
+        self._settling: set[K] = set()
         #: (due, ticket, key): tickets keep equal times in order, and keys need no order.
         self._delayed: list[tuple[float, int, K]] = []
         self._tickets = 0
@@ -59,6 +70,11 @@ class KeyLanes(Generic[K, T]):
     @property
     def in_flight(self) -> int:
         return len(self._in_flight)
+
+    @property
+    def waiting(self) -> int:
+        """Items that are neither in flight nor settling."""
+        return self._count - len(self._in_flight) - len(self._settling)
 
     @property
     def startable(self) -> int:
@@ -91,9 +107,17 @@ class KeyLanes(Generic[K, T]):
         self._in_flight.add(key)
         return self._items[key][0]
 
-    def done(self, key: K) -> None:
-        """What was in flight of this key is settled, or is nobody's any more."""
+    def settling(self, key: K) -> None:
+        """What was in flight of this key has ended; the next one of it has to wait for `done`."""
         self._in_flight.remove(key)
+        self._settling.add(key)
+
+    def done(self, key: K) -> None:
+        """What was in flight of this key, or settling, is settled or nobody's any more."""
+        if key in self._settling:
+            self._settling.remove(key)
+        else:
+            self._in_flight.remove(key)
         items = self._items[key]
         items.popleft()
         self._count -= 1
@@ -122,11 +146,11 @@ class KeyLanes(Generic[K, T]):
         return count
 
     def drop_waiting(self) -> list[T]:
-        """Everything that is not in flight, in the order of the keys' first arrival."""
+        """Everything that waits, in the order of the keys' first arrival."""
         dropped: list[T] = []
         for key in list(self._items):
             items = self._items[key]
-            if key in self._in_flight:
+            if key in self._in_flight or key in self._settling:
                 first = items.popleft()
                 dropped.extend(items)
                 items.clear()

@@ -27,7 +27,7 @@ class KeyedBuffer(LaneBuffer):
 
     def __len__(self) -> int:
         """What waits: for a worker, for its key, or for its next try."""
-        return len(self._keys) - self._keys.in_flight
+        return self._keys.waiting
 
     @property
     def in_flight(self) -> int:
@@ -49,9 +49,14 @@ class KeyedBuffer(LaneBuffer):
     def push_front(self, delivery: Delivery) -> None:
         raise NotImplementedError("a keyed lane gives nothing back to the front: see `again`")
 
+    def settling(self, delivery: Delivery) -> None:
+        """It was in flight, and its handler has ended."""
+        self._keys.settling(delivery.key)
+
     def done(self, delivery: Delivery) -> None:
-        """It was in flight, and is settled."""
+        """It was in flight or settling, and is settled: the next of its key may come."""
         self._keys.done(delivery.key)
+        self._offer()
 
     def again(self, before: Delivery, after: Delivery, due: float) -> None:
         """It was in flight, and is to be tried again, as `after`."""

@@ -10,6 +10,9 @@ Invariants
   the lease keeper before any task runs after a pause (`tend`).
 * A handler that was cancelled counts as running until its worker lets go of its delivery. Until
   then the shard is neither handed on nor taken again.
+* The next message of a key is started once the server is known to have read the acknowledgement of
+  the one before (`_settling`). So whoever follows us, after whatever crash, is never given a
+  message that comes before one of its key that we have begun. One answer proves all before it.
 * RETRY is carried out here, not by the server: the delivery stays in hand, in front of its key.
 * What is in hand is never given back: whoever owns the shard next rewinds the durable.
 
@@ -19,11 +22,10 @@ wait again to whoever is pinned. That is us, and it is recognised (`Fate.AGAIN`)
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -32,70 +34,18 @@ from shove_actors._log import about
 
 from ._delivery import Delivery
 from ._keyed_buffer import KeyedBuffer
-from ._owner_record import decode_owner, encode_owner
-from ._ownership import Fate, Ownership, Step
+from ._owner_requests import OwnerRequests
+from ._ownership import Fate, Ownership
+from ._pinned import PinnedDurable, pin_timeout
 from ._port import LaneSpec, LaneStatistics
 
 logger = logging.getLogger("shove_actors.backends.keyed")
 
-#: The server's patience with an owner that does not pull, as a share of the lease; and bounds.
-PIN_SHARE: Final = 1 / 3
-PIN_LEAST_S: Final = 0.5
-PIN_MOST_S: Final = 10.0
+#: An acknowledgement of which nothing was heard for so long is looked after.
+UNHEARD_S: Final = 1.0
 #: Pulls follow each other so much more often than that.
-PULLS_PER_PIN: Final = 3
-#: How long a request may take before its answer counts as lost.
-REQUEST_S: Final = 2.0
+PULLS_PER_PIN: Final = 2
 _NEVER: Final = float("inf")
-
-_numbers = itertools.count(1)
-
-
-def pin_timeout(lease_s: float) -> float:
-    """After how long without a pull the server chooses somebody else."""
-    return min(PIN_MOST_S, max(PIN_LEAST_S, lease_s * PIN_SHARE))
-
-
-class PinnedDurable(Protocol):
-    """One durable that delivers to one process at a time, and the record of who owns it.
-
-    Requests raise `ShoveError` when it is not known what became of them.
-    """
-
-    @property
-    def connected(self) -> bool: ...
-
-    def pull(self, batch: int, pin: str | None) -> bool:
-        """Ask for messages. False: not connected."""
-        ...
-
-    def begin(self) -> None:
-        """Forget all pulls: what is heard of them from now on is only messages."""
-        ...
-
-    def ack(self, delivery: Delivery) -> None: ...
-
-    async def confirm(self) -> bool:
-        """Wait until the server has read all acknowledgements."""
-        ...
-
-    async def read_owner(self) -> tuple[bytes | None, int]:
-        """The record and its revision; 0 if there is none."""
-        ...
-
-    async def write_owner(self, record: bytes, revision: int) -> int | None:
-        """Its new revision. None: it is not at `revision` any more."""
-        ...
-
-    async def look(self) -> tuple[str | None, int, int]:
-        """Who is pinned, up to which sequence all is settled, and the last one delivered."""
-        ...
-
-    async def rewind(self) -> None: ...
-
-    async def unpin(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 class KeyedLane:
@@ -115,7 +65,9 @@ class KeyedLane:
         self._held: dict[int, Delivery] = {}
         #: In a worker's hands, also when it is not ours any more.
         self._taken: dict[Delivery, None] = {}
-        self._tenure = 0
+        #: Acknowledged, and not known to be read, by sequence; and since when.
+        self._settling: dict[int, tuple[Delivery, float]] = {}
+        self._unheard = trio.Event()
         self._closing = False
         #: No pull of this ownership is left.
         self._left = False
@@ -128,7 +80,7 @@ class KeyedLane:
         self._pull_at = -_NEVER
         self._received = 0
         self._pulls = 0
-        self._troubled = False
+        self._requests = OwnerRequests(spec, durable, self.ownership)
         self.ownership.connected = durable.connected
         self.wake_next = self._buffer.wake_next
 
@@ -203,27 +155,45 @@ class KeyedLane:
     # ------------------------------------------------------------------ for workers
 
     def receive_nowait(self) -> Delivery:
+        # Also in the pass in which the process was stopped, before the keeper has looked.
+        if trio.current_time() >= self.ownership.lapses_at:
+            self._look(trio.current_time())
         delivery = self._buffer.receive_nowait()
         self._taken[delivery] = None
         return delivery
 
     async def receive(self) -> Delivery:
-        delivery = await self._buffer.receive()
-        self._taken[delivery] = None
-        return delivery
+        while True:
+            delivery = await self._buffer.receive()
+            self._taken[delivery] = None
+            if trio.current_time() < self.ownership.lapses_at:
+                return delivery
+            self._look(trio.current_time())
+            self.forget(delivery)
 
     def ack(self, delivery: Delivery) -> None:
         now = trio.current_time()
         if not self._ends(delivery, now):
             return
+        self._buffer.settling(delivery)
+        self._settling[delivery.sequence] = delivery, now
+        if self._durable.connected:
+            # Otherwise it is sent when the message comes again (`arrived`), or by `_look_after`.
+            self._durable.ack(delivery)
+        if not self._unheard.is_set():
+            self._unheard.set()
+
+    def settled(self, delivery: Delivery) -> None:
+        """From the backend: the server has read its acknowledgement."""
+        known = self._settling.get(delivery.sequence)
+        if known is None or known[0] is not delivery:
+            return  # of an ownership that is over
+        del self._settling[delivery.sequence]
         held = self._held
         del held[delivery.sequence]
         self._buffer.done(delivery)
-        if self._durable.connected:
-            # Otherwise it is told when the message comes again (`Fate.SETTLED`).
-            self._durable.ack(delivery)
         if self._credit - len(held) - self._requested >= self._refill:
-            self._top_up(now)
+            self._top_up(trio.current_time())
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
         if self._ends(delivery, trio.current_time()):
@@ -311,7 +281,7 @@ class KeyedLane:
             self.ownership.proof,
             reply,
         )
-        delivery.tenure = self._tenure
+        delivery.tenure = self._requests.tenure
         return delivery
 
     async def confirm(self) -> bool:
@@ -363,10 +333,10 @@ class KeyedLane:
             return
         if before is not None and fate is Fate.AGAIN:
             before.reply = reply
+            if sequence in self._settling:
+                self._durable.ack(before)
         elif fate is Fate.SETTLED:
-            self._durable.ack(
-                self._delivery(subject, b"", None, sequence, 1, timestamp_ns, reply)
-            )
+            self._durable.ack(self._delivery(subject, b"", None, sequence, 1, timestamp_ns, reply))
         self._ask.set()
         self._top_up(now)
 
@@ -422,6 +392,7 @@ class KeyedLane:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_time)
+                nursery.start_soon(self._look_after)
                 await self._converse()
                 nursery.cancel_scope.cancel()
         finally:
@@ -436,7 +407,9 @@ class KeyedLane:
             self._look(now)
             step, wake = own.next(now, len(self._taken))
             if step is not None:
-                await self._perform(step)
+                await self._requests.make(step)
+                self._look(trio.current_time())
+                self._timer.set()
             elif self._closing and not (own.owns and own.connected):
                 self._released.set()
                 return
@@ -445,63 +418,30 @@ class KeyedLane:
                 with trio.CancelScope(deadline=wake):
                     await self._ask.wait()
 
-    async def _perform(self, step: Step) -> None:
-        own, durable = self.ownership, self._durable
-        try:
-            with trio.fail_after(REQUEST_S):
-                if step is Step.READ:
-                    value, revision = await durable.read_owner()
-                    own.read(decode_owner(value), revision, trio.current_time())
-                elif step is Step.LOOK:
-                    pinned, floor, high = await durable.look()
-                    own.looked(pinned, floor, high, trio.current_time())
-                elif step is Step.REWIND:
-                    if own.leaving:
-                        # What it reads after that, the server ignores.
-                        await durable.confirm()
-                    await durable.rewind()
-                    own.rewound(trio.current_time())
-                elif step is Step.UNPIN:
-                    await durable.unpin()
-                    own.unpinned()
-                else:
-                    await self._write(step)
-        except (ShoveError, trio.TooSlowError) as exc:
-            own.failed(step, trio.current_time())
-            if not self._troubled:
-                self._troubled = True
-                logger.warning(
-                    "shard %s: %s went without an answer (%s); tried again",
-                    self._spec.durable,
-                    step.name.lower(),
-                    exc or "too slow",
-                    extra=about("owner_trouble", queue=self._spec.stream),
-                )
-        else:
-            self._troubled = False
-        self._look(trio.current_time())
-        self._timer.set()
-
-    async def _write(self, step: Step) -> None:
-        own = self.ownership
-        record = own.wanted_record
-        assert record is not None
-        sent_at = trio.current_time()
-        revision = await self._durable.write_owner(encode_owner(record), own.revision)
-        own.wrote(step, revision, sent_at, trio.current_time())
-        if step is Step.CLAIM and own.owns:
-            self._tenure = -next(_numbers)
-            logger.info(
-                "shard %s is handled by this process now",
-                self._spec.durable,
-                extra=about("shard_taken", queue=self._spec.stream),
-            )
-        elif step is Step.RELEASE and not own.owns:
-                logger.info(
-                "shard %s was handed on",
-                self._spec.durable,
-                extra=about("shard_handed_on", queue=self._spec.stream),
-            )
+    async def _look_after(self) -> None:
+        """Acknowledgements of which nothing is heard: the answer was lost, or they were."""
+        while True:
+            while not self._settling:
+                self._unheard = trio.Event()
+                await self._unheard.wait()
+            sequence, (delivery, since) = next(iter(self._settling.items()))
+            left = since + UNHEARD_S - trio.current_time()
+            if left > 0 or not self._durable.connected:
+                await trio.sleep(max(left, UNHEARD_S / 4))
+                continue
+            try:
+                with trio.fail_after(UNHEARD_S):
+                    gone = await self._durable.is_gone(sequence)
+            except (ShoveError, trio.TooSlowError):
+                await trio.sleep(UNHEARD_S / 4)
+                continue
+            if gone:
+                self.settled(delivery)
+            elif sequence in self._settling:
+                # To the end: the others have their turn.
+                del self._settling[sequence]
+                self._settling[sequence] = delivery, trio.current_time()
+                self._durable.ack(delivery)
 
     async def _keep_time(self) -> None:
         """Tries that are due, pulls that keep the pin, a lease that lapses."""
@@ -538,7 +478,9 @@ class KeyedLane:
         if self._durable.pull(batch, own.pin):
             self._pulls += 1
             self._requested += batch
-            self._pull_at = now + self._pin_s / PULLS_PER_PIN
+            # A pull that waits to be pinned needs no other beside it.
+            pinned = own.pin is not None
+            self._pull_at = now + self._pin_s / PULLS_PER_PIN if pinned else _NEVER
 
     def _look(self, now: float) -> None:
         """What became of the ownership."""
@@ -569,6 +511,7 @@ class KeyedLane:
         for delivery in self._buffer.reset():
             delivery.settled = delivery.lost = True
         self._held.clear()
+        self._settling.clear()
         for delivery in list(self._taken):
             delivery.lost = True
             if delivery.on_lost is not None:

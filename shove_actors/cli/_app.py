@@ -22,8 +22,7 @@ from click.shell_completion import CompletionItem, shell_complete
 from shove_actors._errors import ShoveError, UsageError
 
 from ._base import CommandFailed, Exit
-from ._run import Interrupted
-from ._screen import OutputClosed, drop_output
+from ._output import Interrupted, OutputClosed, drop_output
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup

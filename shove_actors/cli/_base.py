@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from shove_actors import NatsConfig, ShoveError
+import shove_actors
+from shove_actors._errors import ShoveError
 
-from ._screen import write_lines
+from ._output import write_lines
 
 DEFAULT_URL: Final = "nats://127.0.0.1:4222"
 
@@ -118,7 +119,8 @@ def connection_options(*, required: bool = False) -> Callable[[F], F]:
             **rest: Any,
         ) -> Any:
             context = click.get_current_context()
-            config = NatsConfig(
+            # Fetched when it is asked for: it loads the whole client.
+            config = shove_actors.NatsConfig(
                 url,
                 name=f"shove-actors {context.info_name}",
                 creds_file=creds,

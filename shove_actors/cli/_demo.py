@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Final
 
@@ -10,7 +11,7 @@ import trio
 
 from ._base import NOT_NEGATIVE, POSITIVE
 from ._run import DemoOptions, run_demo
-from ._screen import make_screen
+from ._screen import JsonScreen, make_screen
 
 #: Seconds a handler works under chaos: without it a kill would rarely meet a handler at work.
 CHAOS_WORK_S: Final = 0.001
@@ -39,6 +40,7 @@ CHAOS_WORK_S: Final = 0.001
     "--store", type=click.Path(path_type=Path), help="Keep the store and journals in this folder."
 )
 @click.option("--plain", is_flag=True, help="Lines instead of a live view.")
+@click.option("--json", "as_json", is_flag=True, help="The verdict only, as one JSON object.")
 def command(
     chaos: bool,
     seed: int,
@@ -47,6 +49,7 @@ def command(
     work_ms: float | None,
     store: Path | None,
     plain: bool,
+    as_json: bool,
 ) -> int:
     """27,004 real flights through a sequenced topic, and a verdict.
 
@@ -57,4 +60,5 @@ def command(
     demo = DemoOptions(
         count=count, shards=shards, chaos=chaos, seed=seed, work_s=work_s, store=store
     )
-    return trio.run(run_demo, demo, make_screen(plain=plain))
+    screen = JsonScreen(sys.stdout) if as_json else make_screen(plain=plain)
+    return trio.run(run_demo, demo, screen)

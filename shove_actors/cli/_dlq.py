@@ -37,7 +37,7 @@ from ._base import (
     print_lines,
     table,
 )
-from ._screen import write_lines
+from ._output import write_lines
 from ._targets import opened
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -18,6 +18,7 @@ from shove_actors import FeatureUnavailable, Topic, TopologyError
 from shove_actors._errors import StreamNotFound
 from shove_actors.backends.nats._declare import declare_all, main_stream, side_streams
 from shove_actors.backends.nats._marks import bucket_config
+from shove_actors.backends.nats._owners import owners_config
 from shove_actors.jetstream import JetStream, StreamConfig, StreamInfo
 from shove_actors.messaging import Topology, check_collisions
 
@@ -90,6 +91,23 @@ class Difference:
         }
 
 
+#: What may be asked while planning.
+_READS: Final = frozenset(
+    {
+        "account_info",
+        "clock",
+        "connection",
+        "consumer_info",
+        "get_last_message",
+        "get_message",
+        "list_consumers",
+        "next_message",
+        "stream_name_by_subject",
+        "stream_names",
+    }
+)
+
+
 class _DryRun:
     """A `JetStream` that changes nothing: it keeps what it is told to create and to update."""
 
@@ -97,20 +115,29 @@ class _DryRun:
         self._js = js
         self.created: dict[str, StreamConfig] = {}
         self.updated: dict[str, StreamConfig] = {}
+        #: Every stream that was looked at or made, in order.
+        self.streams: dict[str, None] = {}
 
     def __getattr__(self, name: str) -> Any:
+        if name not in _READS:
+            # Whatever else `declare` comes to do is thought of here before it is done for real.
+            raise AttributeError(f"a plan does not know whether {name} changes anything")
         return getattr(self._js, name)
 
     async def create_stream(self, config: StreamConfig) -> None:
+        self.streams[config.name] = None
         self.created[config.name] = config
 
     async def update_stream(self, config: StreamConfig) -> None:
+        self.streams[config.name] = None
         self.updated[config.name] = config
 
     async def stream_info(self, name: str) -> StreamInfo:
         if name in self.created:
             return StreamInfo.read({"config": self.created[name].wire(), "state": {}})
-        return await self._js.stream_info(name)
+        found = await self._js.stream_info(name)
+        self.streams[name] = None
+        return found
 
 
 async def plan(js: JetStream, topics: Iterable[Topic[Any]]) -> list[Step]:
@@ -128,7 +155,7 @@ async def plan(js: JetStream, topics: Iterable[Topic[Any]]) -> list[Step]:
         except (TopologyError, FeatureUnavailable) as exc:
             steps.append(Step(topic=topic.queue, stream=topic.queue, kind="refused", why=str(exc)))
             continue
-        for stream in _streams(topic.topology):
+        for stream in dry.streams:
             steps.append(await _step(js, topic.queue, stream, dry))
     return steps
 
@@ -153,11 +180,6 @@ async def _step(js: JetStream, topic: str, stream: str, dry: _DryRun) -> Step:
     return Step(topic=topic, stream=stream, kind="keep")
 
 
-def _streams(topology: Topology) -> list[str]:
-    bucket = [] if not topology.fails_all else [bucket_config(topology.queue, 1).name]
-    return [*topology.stream_names(), *bucket]
-
-
 async def differences(js: JetStream, topics: Iterable[Topic[Any]]) -> list[Difference]:
     """In what the server differs from the topics: settings, what is missing, what is left over."""
     found: list[Difference] = []
@@ -175,6 +197,8 @@ async def _of_topic(
     configs += side_streams(topology)
     if topology.fails_all:
         configs.append(bucket_config(queue, topology.config.num_replicas))
+    if topology.owners_bucket is not None:
+        configs.append(owners_config(topology.owners_bucket, topology.config.num_replicas))
     for config in configs:
         try:
             info = await js.stream_info(config.name)

@@ -18,9 +18,9 @@ from typing import Any, Final
 
 import trio
 
-from shove_actors.actors import Crashed, Killed, Returned, TreeNode
 from shove_actors.backends.nats._backend import NatsBackend
 
+from ._render import tree_state
 from ._resources import resident_bytes
 from ._running import Running
 from ._watching import Watching
@@ -118,28 +118,3 @@ class Process:
             state["tree"] = {**state["tree"], "children": [], "truncated": True}
             text = json.dumps(state).encode()
         return text
-
-
-def tree_state(node: TreeNode) -> dict[str, Any]:
-    """A tree as JSON. Of an error its type only: its text may hold data."""
-    return {
-        "name": node.name,
-        "kind": node.kind.value,
-        "state": node.state.value,
-        "restarts": node.restarts,
-        "mailbox": node.mailbox_depth,
-        "capacity": node.mailbox_capacity,
-        "last_exit": _exit(node),
-        "children": [tree_state(child) for child in node.children],
-    }
-
-
-def _exit(node: TreeNode) -> str | None:
-    last = node.last_exit
-    if last is None:
-        return None
-    if isinstance(last, Crashed):
-        return f"crashed: {type(last.error).__name__}"
-    if isinstance(last, Returned):
-        return "returned"
-    return "killed" if isinstance(last, Killed) else "stopped"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from shove_actors.actors import Crashed, Killed, Kind, Returned, TreeNode
 from shove_actors.runtime._tree import RuleNode
@@ -66,6 +66,29 @@ def _exit(node: TreeNode) -> str:
     if isinstance(node.last_exit, Returned):
         return "returned"
     return "killed" if isinstance(node.last_exit, Killed) else "stopped"
+
+
+def tree_state(node: TreeNode) -> dict[str, Any]:
+    """A tree as JSON. Of an error its type only: its text may hold data."""
+    return {
+        "name": node.name,
+        "kind": node.kind.value,
+        "state": node.state.value,
+        "restarts": node.restarts,
+        "mailbox": node.mailbox_depth,
+        "capacity": node.mailbox_capacity,
+        "last_exit": None if node.last_exit is None else _exit(node),
+        "children": [tree_state(child) for child in node.children],
+    }
+
+
+def rule_state(node: RuleNode) -> dict[str, Any]:
+    """The rules as JSON."""
+    return {
+        "name": node.name,
+        "rules": node.rules,
+        "children": [rule_state(child) for child in node.children],
+    }
 
 
 def progress_line(now: Snapshot) -> str:

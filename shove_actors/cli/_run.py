@@ -38,6 +38,7 @@ from ._chaos import Chaos
 from ._flights import Flight, expected, flights_topic, read_flights
 from ._handling import DeadHandler, FlightHandler
 from ._journal import Journal, read_all
+from ._output import Interrupted as Interrupted
 from ._progress import Progress
 from ._publishing import publish_flights
 from ._screen import Screen
@@ -54,10 +55,6 @@ _LOOK_EVERY_S: Final = 0.1
 
 class DemoFailed(ShoveError):
     """The demonstration could not go on; the message says what ended it."""
-
-
-class Interrupted(ShoveError):
-    """SIGINT or SIGTERM ended the run before its verdict."""
 
 
 @dataclass(frozen=True, kw_only=True)

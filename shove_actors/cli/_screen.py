@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
+import json
 import sys
-from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Final, Protocol, TextIO
 
-from shove_actors import ShoveError
-
+from ._output import OutputClosed as OutputClosed
+from ._output import ascii_only, write_lines
 from ._progress import Snapshot
-from ._render import BOX, progress_line, table_lines, tree_lines, verdict_rows
+from ._render import progress_line, table_lines, tree_lines, verdict_rows
 from ._verdict import Verdict
 
 RICH_MISSING: Final = (
@@ -19,44 +19,6 @@ RICH_MISSING: Final = (
 )
 #: Seconds between two plain lines.
 _PLAIN_EVERY_S: Final = 1.0
-
-
-class OutputClosed(ShoveError):
-    """Whoever read the output has gone (`| head`). The run ends in order, and says nothing."""
-
-
-def write_lines(out: TextIO, lines: Iterable[str]) -> None:
-    """Writes and flushes. What `out` has no character for is escaped, never an error.
-
-    Raises `OutputClosed` when nobody reads any more.
-    """
-    text = "".join(f"{line}\n" for line in lines)
-    if out.encoding:
-        text = text.encode(out.encoding, "backslashreplace").decode(out.encoding)
-    try:
-        out.write(text)
-        out.flush()
-    except BrokenPipeError:
-        raise OutputClosed("nobody reads the output any more") from None
-
-
-def ascii_only(out: TextIO) -> bool:
-    """Whether trees must be drawn without box characters there."""
-    try:
-        "".join(BOX).encode(out.encoding or "utf-8")
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
-def drop_output(out: TextIO) -> None:
-    """What is still buffered for a reader that has gone goes nowhere.
-
-    Otherwise the interpreter tries once more on its way out, and complains.
-    """
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, out.fileno())
-    os.close(nowhere)
 
 
 class Screen(Protocol):
@@ -108,6 +70,29 @@ class PlainScreen:
     def verdict(self, verdict: Verdict, *, chaos: bool, mistakes: list[str]) -> None:
         self._print("", *table_lines(verdict_rows(verdict, chaos=chaos)), "")
         self._print(*([f"WRONG: {text}" for text in mistakes] or ["Everything as it must be."]))
+
+
+class JsonScreen:
+    """The verdict alone, as one JSON object."""
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def __enter__(self) -> JsonScreen:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def note(self, text: str) -> None:
+        return None
+
+    def update(self, now: Snapshot) -> None:
+        return None
+
+    def verdict(self, verdict: Verdict, *, chaos: bool, mistakes: list[str]) -> None:
+        found = {**asdict(verdict), "chaos": chaos, "mistakes": mistakes, "good": not mistakes}
+        write_lines(self._out, [json.dumps(found, indent=2)])
 
 
 class RichScreen:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,11 +15,16 @@ from shove_actors._errors import UsageError
 from shove_actors.runtime import AutoscalerConfig, ProportionalStrategy, ThresholdStrategy
 from shove_actors.runtime._simulation import SHAPES, Simulation, shape, simulate
 
-from ._base import POSITIVE, print_lines
+from ._base import print_lines
 from ._flights import read_flights
 
 FLIGHTS = "flights"
 MINUTES_PER_DAY = 24 * 60
+#: So many days of flights there are.
+DAYS = 31
+#: Seconds that are simulated after the last arrival: a load that is not drained by then never is,
+#: for whoever waits for the answer.
+DRAIN_S = 100_000
 _BARS = " .:-=+*#%@"
 
 
@@ -38,19 +44,38 @@ class SimulateOptions:
     days: int
 
 
+class Seconds(click.FloatRange):
+    """A finite number of seconds within bounds: beyond them a simulation would not end."""
+
+    name = "S"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = float(super().convert(value, param, ctx))
+        if math.isnan(number):
+            self.fail(f"{str(value)!r} is not a number of seconds", param, ctx)
+        return number
+
+
+_CONSUMERS: Final = click.IntRange(1, 1000)
+
+
 @click.command(
     "simulate-autoscaler", epilog="Exit codes: 0 simulated; 2 numbers that make no sense."
 )
 @click.option("--load", type=click.Choice([*SHAPES, FLIGHTS]), default="step")
 @click.option("--strategy", type=click.Choice(["threshold", "proportional"]), default="threshold")
-@click.option("--min", "minimum", type=POSITIVE, default=1, help="Default 1.")
-@click.option("--max", "maximum", type=POSITIVE, default=10, help="Default 10.")
-@click.option("--takes", type=POSITIVE, default=1, help="Handlers of one consumer at once.")
-@click.option("--service", type=float, default=1.0, help="Seconds per message (default 1).")
-@click.option("--poll-interval", type=float, default=5.0, metavar="S")
-@click.option("--hysteresis", type=float, default=10.0, metavar="S")
-@click.option("--cooldown", type=float, default=30.0, metavar="S")
-@click.option("--days", type=POSITIVE, default=2, help="Of flights.")
+@click.option("--min", "minimum", type=_CONSUMERS, default=1, help="Default 1.")
+@click.option("--max", "maximum", type=_CONSUMERS, default=10, help="Default 10.")
+@click.option("--takes", type=_CONSUMERS, default=1, help="Handlers of one consumer at once.")
+@click.option(
+    "--service", type=Seconds(0.001, 3600), default=1.0, help="Seconds per message (default 1)."
+)
+@click.option("--poll-interval", type=Seconds(0.1, 3600), default=5.0)
+@click.option("--hysteresis", type=Seconds(0, 3600), default=10.0)
+@click.option("--cooldown", type=Seconds(0, 3600), default=30.0)
+@click.option("--days", type=click.IntRange(1, DAYS), default=2, help="Of flights.")
 @click.option("--json", "as_json", is_flag=True, help="Every sample, as one JSON object.")
 def command(as_json: bool, **options: Any) -> None:
     """What the autoscaler would do with a load.
@@ -81,6 +106,7 @@ def run(options: SimulateOptions) -> Simulation:
         consumers=(options.minimum, options.maximum),
         takes=options.takes,
         service_s=options.service,
+        drain_s=DRAIN_S,
     )
 
 

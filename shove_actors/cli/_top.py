@@ -15,7 +15,7 @@ from shove_actors import NatsConfig, jetstream
 
 from ._base import connection_options, json_option, print_json, print_lines
 from ._live import need_rich, need_terminal, show
-from ._screen import ascii_only, write_lines
+from ._output import ascii_only, write_lines
 from ._top_state import Looker
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 import click
 import trio
@@ -28,13 +29,13 @@ from shove_actors.embedded import find_binary
 from shove_actors.embedded._binary import ENVIRONMENT_VARIABLE
 from shove_actors.runtime._tree import rules
 
-from ._base import POSITIVE
+from ._base import POSITIVE, json_option
 from ._flights import Flight, flights_topic, read_flights
 from ._handling import NEVER_DEPARTED
+from ._output import ascii_only, write_lines
 from ._publishing import BATCH
-from ._render import rule_lines, tree_lines
+from ._render import rule_lines, rule_state, tree_lines, tree_state
 from ._run import DemoFailed, until_signal
-from ._screen import ascii_only, write_lines
 
 #: The picture is taken after so many, so that it shows a tree at work; there are more to come.
 HANDLED: Final = 200
@@ -54,6 +55,7 @@ class TreeOptions:
     shards: int = 8
     memory: bool = False
     rules: bool = False
+    as_json: bool = False
 
 
 async def run_tree(options: TreeOptions, out: TextIO) -> int:
@@ -73,18 +75,26 @@ async def run_tree(options: TreeOptions, out: TextIO) -> int:
         async with trio.open_nursery() as nursery:
             await nursery.start(work.serve, group)
             if options.rules:
+                found: dict[str, Any] = {"where": where, "tree": rule_state(rules(broker))}
                 lines = rule_lines(rules(broker), ascii_only=ascii_only(out))
             else:
                 nursery.start_soon(work.publish, broker.publisher())
                 await work.until_handled(HANDLED)
+                picture = broker.snapshot()
+                found = {
+                    "where": where,
+                    "published": work.published,
+                    "handled": work.handled,
+                    "tree": tree_state(picture),
+                }
                 lines = [
                     f"{where}: {work.published:,} flights published, {work.handled:,} handled",
-                    *tree_lines(broker.snapshot(), ascii_only=ascii_only(out)),
+                    *tree_lines(picture, ascii_only=ascii_only(out)),
                 ]
             group.stop()
             await work.ended.wait()
             nursery.cancel_scope.cancel()
-    write_lines(out, lines)
+    write_lines(out, [json.dumps(found, indent=2)] if options.as_json else lines)
     return work.outcome.exit_code
 
 
@@ -168,11 +178,13 @@ async def _backend(options: TreeOptions) -> AsyncIterator[tuple[NatsConfig | Mem
 @click.option("--shards", type=POSITIVE, default=8, help="Default 8.")
 @click.option("--memory", is_flag=True, help="Without a server.")
 @click.option("--rules", is_flag=True, help="How each is treated, not how it is.")
-def command(shards: int, memory: bool, rules: bool) -> int:
+@json_option
+def command(shards: int, memory: bool, rules: bool, as_json: bool) -> int:
     """The supervision tree of the demo while it runs.
 
     Starts the demo's consumers on a nats-server of their own (in memory if there is none), lets
     flights flow, and draws the tree at that moment: states, restarts, last exits, waiting messages.
     The tree of an application of yours is shown by `run --top` and by `top`.
     """
-    return trio.run(run_tree, TreeOptions(shards=shards, memory=memory, rules=rules), sys.stdout)
+    options = TreeOptions(shards=shards, memory=memory, rules=rules, as_json=as_json)
+    return trio.run(run_tree, options, sys.stdout)

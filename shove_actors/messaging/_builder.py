@@ -87,9 +87,12 @@ class TopologyBuilder:
 
     def nats_subjects(self, subjects: Iterable[str]) -> TopologyBuilder:
         """Binds these subjects, wildcards allowed, instead of the queue's name."""
-        if isinstance(subjects, str):
+        if isinstance(subjects, str) or not isinstance(subjects, Iterable):
             # A str is an iterable of its characters: the one mistake a list would hide.
-            raise TopologyError('nats_subjects takes a list of subjects: nats_subjects(["a.>"])')
+            raise TopologyError(
+                f"nats_subjects takes a list of subjects, not {type(subjects).__name__}: "
+                'nats_subjects(["a.>"])'
+            )
         return replace(self, _subjects=tuple(subjects))
 
     def build(self) -> Topology:

@@ -23,14 +23,13 @@ Proof: `tests/runtime/test_audit.py`, `tests/runtime/test_audit_failures.py`.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import trio
 
-from shove_actors._errors import ShoveError, UsageError
+from shove_actors._errors import ShoveError, UnavailableError, UsageError
 from shove_actors._log import about
 from shove_actors.backends import Delivery
 from shove_actors.messaging import (
@@ -44,6 +43,7 @@ from shove_actors.messaging import (
 )
 
 from ._attempt_end import AttemptEnd, end_of_raise, end_of_return
+from ._checks import check_seconds
 from ._handler import Resolved, is_async, resolve
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ logger = logging.getLogger("shove_actors.audit")
 OnFailure: TypeAlias = Literal["retry", "keep"]
 
 DEFAULT_TIMEOUT_S: Final = 5.0
+#: What a sink may take to get ready, while a group waits for it to start.
+PREPARE_TIMEOUT_S: Final = 10.0
 #: Plain sinks run in threads of their own: one that hangs must not take a place from handlers.
 SINK_THREADS: Final = 16
 _UNAUDITED: Final = Unaudited()
@@ -62,8 +64,8 @@ _UNAUDITED: Final = Unaudited()
 class AuditSink(Protocol):
     """The object form of a sink.
 
-    `async def prepare()` is optional: it is awaited when a group starts, and what it raises
-    prevents the start.
+    `async def prepare()` is optional: it is awaited when a group starts, for at most 10 s, and what
+    it raises prevents the start. It may be called again (a connection was lost meanwhile).
     """
 
     async def audit(self, record: AuditRecord[Any]) -> None: ...
@@ -104,10 +106,18 @@ class Audited:
         )
 
     async def prepare(self) -> None:
-        """Let the sink get ready, or say why it cannot."""
+        """Let the sink get ready, or say why it cannot. Raises `UnavailableError` for one that is
+        not ready in time."""
         prepare = getattr(self.sink, "prepare", None)
-        if prepare is not None:
+        if prepare is None:
+            return
+        with trio.move_on_after(PREPARE_TIMEOUT_S) as bound:
             await prepare()
+        if bound.cancelled_caught:
+            raise UnavailableError(
+                f"the audit sink {type(self.sink).__name__} was not ready within "
+                f"{PREPARE_TIMEOUT_S:g} s: its prepare() has not returned"
+            )
 
     async def write(self, record: AuditRecord[Any]) -> None:
         """Hand the record over. Raises what the sink raises."""
@@ -147,13 +157,19 @@ def audited(
     Cancelling a handler does not cancel its record: the sink has its own bound.
     Raises `UsageError` for a timeout or a policy that is none.
     """
-    if timeout is not None and not 0 < timeout < math.inf:
-        raise UsageError(
-            f"audited(timeout={timeout}): a positive number of seconds, or None for "
-            f"{DEFAULT_TIMEOUT_S:g}; a sink without a bound could hold its message for ever"
+    if timeout is not None:
+        # A sink without a bound could hold its message for ever.
+        check_seconds(
+            timeout, "audited timeout", positive=True, why=f", or None for {DEFAULT_TIMEOUT_S:g}"
         )
     if on_failure not in ("retry", "keep"):
         raise UsageError(f"audited(on_failure={on_failure!r}): 'retry' or 'keep'")
+    if isinstance(sink, type):
+        raise UsageError(
+            f"audited(sink={sink.__name__}): give an object, {sink.__name__}(...), not its class"
+        )
+    if handler is None:
+        raise UsageError("audited(None, sink): give the handler, as to `register`")
     if not callable(getattr(sink, "audit", sink)):
         raise UsageError(
             f"audited(sink={type(sink).__name__}): a function of one record, or an object with an "

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from shove_actors._errors import MessageTooLarge
+from shove_actors._errors import MessageTooLarge, UsageError
 from shove_actors.messaging import AuditRecord, DeadMetadata, Topic, TopologyBuilder
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ class AuditLog:
     )
 
     def __init__(self, broker: Broker) -> None:
+        if not callable(getattr(broker, "publisher", None)):
+            raise UsageError(
+                f"AuditLog({type(broker).__name__}): give it the broker that publishes"
+            )
         self._broker = broker
 
     async def prepare(self) -> None:

@@ -8,8 +8,9 @@ Whom to stop: consumers without a running handler only; if all are busy, nothing
 cooldown begins. A consumer that becomes busy in the instant it is chosen finishes and settles
 first, as at any stop (PC-089).
 
-Failures never leave it: a poll that fails, and a strategy that raises, are logged once per cause
-until one works again, and nothing changes meanwhile (SW-46).
+Failures never leave it: a poll that fails, a strategy that raises or answers with no number, and
+consumers that cannot be started or stopped are logged once per cause until all works again, and
+nothing else changes meanwhile (SW-46).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from shove_actors._errors import ShoveError
 from shove_actors._log import about
 from shove_actors.backends import Backlog
 
-from ._scaling import AutoscalerConfig, Load, Stability, stabilise
+from ._scaling import AutoscalerConfig, Load, NoNumber, Stability, stabilise
 
 logger = logging.getLogger("shove_actors.autoscaler")
 
@@ -88,16 +89,27 @@ class Autoscaler:
         before = self._state
         try:
             self._state, target = stabilise(before, load, trio.current_time(), self._config)
+        except NoNumber as exc:
+            # Another fraction at each look is one cause.
+            self._report(str(exc), None, cause=type(exc).__name__)
+            self._state = Stability(acted_at=before.acted_at)
+            return
         except Exception as exc:
             self._report(f"strategy raised {type(exc).__name__}: {exc}", exc)
             self._state = Stability(acted_at=before.acted_at)
             return
         if load is None:
             return
-        self._trouble = None
         if target is None:
+            self._trouble = None
             return
-        after = await self._act(load, target)
+        try:
+            after = await self._act(load, target)
+        except Exception as exc:
+            self._report(f"consumers could not be changed: {type(exc).__name__}: {exc}", exc)
+            self._state = before
+            return
+        self._trouble = None
         if after == load.consumers:
             # Nothing could be stopped: not an action, so no cooldown; asked again at the next look.
             self._state = before
@@ -128,6 +140,9 @@ class Autoscaler:
         except (ShoveError, trio.TooSlowError) as exc:
             self._report(f"backlog unknown: {exc or type(exc).__name__}", None)
             return None
+        except Exception as exc:
+            self._report(f"backlog unknown: {type(exc).__name__}", exc)
+            return None
         if backlog is None:
             self._report("backlog unknown: its durable is not there", None)
             return None
@@ -141,9 +156,12 @@ class Autoscaler:
             maximum=high,
         )
 
-    def _report(self, trouble: str, error: BaseException | None) -> None:
-        if trouble != self._trouble:
-            self._trouble = trouble
+    def _report(
+        self, trouble: str, error: BaseException | None, *, cause: str | None = None
+    ) -> None:
+        cause = trouble if cause is None else cause
+        if cause != self._trouble:
+            self._trouble = cause
             logger.warning(
                 "%s: %s; the number of consumers stays",
                 self._pool.name,

@@ -28,9 +28,9 @@ PREFIX: Final = "alive-"
 #: An entry is written again after this share of the lease.
 BEAT_SHARE: Final = 1 / 3
 #: How often to look whether there is a shard to let go of, or one to stand by for.
-TICK_SHARE: Final = 1 / 20
+TICK_SHARE: Final = 1 / 10
 TICK_LEAST_S: Final = 0.1
-TICK_MOST_S: Final = 1.0
+TICK_MOST_S: Final = 2.0
 #: How long taking the entry away may take at the end.
 GOODBYE_S: Final = 1.0
 
@@ -89,9 +89,7 @@ class Balance:
                 return  # somebody else was faster, or it waits until the next time
 
     async def _write(self) -> None:
-        written = await self._backend.write_owner(
-            self._stream, self._name, b"here", self._revision
-        )
+        written = await self._backend.write_owner(self._stream, self._name, b"here", self._revision)
         if written is None:
             # Taken for gone, and removed: or an earlier write whose answer was lost.
             found = await self._backend.list_owners(self._stream)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -43,6 +43,7 @@ from shove_actors.messaging import (
     check_collisions,
 )
 
+from ._checks import check_seconds, check_whole
 from ._group import ConsumerGroup, ConsumerSupervisor
 from ._hold_mover import HoldMover
 from ._lease import LeaseKeeper
@@ -52,6 +53,9 @@ from ._publisher import Publisher
 from ._release import poisoned, release
 from ._telemetry import Telemetry, choose
 from ._tree import MOVER_GRACE_S, ROOT_BUDGET, build_tree, groups_pool, movers_pool
+
+if TYPE_CHECKING:
+    from shove_actors.jetstream import NatsConfig
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -75,10 +79,6 @@ class Broker:
         publish_timeout: float,
         telemetry: Telemetry | None = None,
     ) -> None:
-        if max_pending < 1:
-            raise UsageError(f"max_pending={max_pending}: at least 1")
-        if not publish_timeout > 0:
-            raise UsageError(f"publish_timeout={publish_timeout}: a positive number of seconds")
         self.backend = backend
         self.publish_service = PublishService(
             backend, max_pending=max_pending, timeout_s=publish_timeout
@@ -286,7 +286,7 @@ class Broker:
 
 @asynccontextmanager
 async def open_broker(
-    config: BackendConfig,
+    config: BackendConfig | NatsConfig,
     *,
     max_pending: int = 4096,
     publish_timeout: float = 10.0,
@@ -311,14 +311,19 @@ async def open_broker(
     at its end. Whatever happens, no task, socket or asyncio loop is left behind.
     """
     require_trio("open_broker")
-    create = getattr(config, "create_backend", None)
-    if create is None:
+    check_whole(max_pending, "max_pending", least=1)
+    check_seconds(publish_timeout, "publish_timeout", positive=True)
+    if telemetry is not None and not isinstance(telemetry, Telemetry):
         raise UsageError(
-            f"open_broker takes a configuration such as NatsConfig(...) or MemoryConfig(), not "
-            f"{type(config).__name__}"
+            f"telemetry={type(telemetry).__name__}: give a Telemetry(...), or None for none"
         )
+    if listener is not None and not callable(listener):
+        raise UsageError(f"listener={type(listener).__name__}: give a function of one event")
     broker = Broker(
-        create(), max_pending=max_pending, publish_timeout=publish_timeout, telemetry=telemetry
+        _backend_of(config),
+        max_pending=max_pending,
+        publish_timeout=publish_timeout,
+        telemetry=telemetry,
     )
     broker.backend.listen(_log_event)
     if broker.instruments is not None:
@@ -353,6 +358,22 @@ async def open_broker(
         broker._system = None
         # However the publisher has ended, nobody is left waiting for it.
         broker.publish_service.abandon()
+
+
+def _backend_of(config: object) -> Backend:
+    create: Callable[[], Backend] | None = getattr(config, "create_backend", None)
+    if create is not None and not isinstance(config, type):
+        return create()
+    # Here, because a program on another backend shall not load this one.
+    from shove_actors.backends.nats import NatsBackend
+    from shove_actors.jetstream import NatsConfig
+
+    if isinstance(config, NatsConfig):
+        return NatsBackend(config)  # of `shove_actors.jetstream`: the same settings
+    shown = f"the class {config.__name__}" if isinstance(config, type) else type(config).__name__
+    raise UsageError(
+        f"open_broker takes a configuration such as NatsConfig(...) or MemoryConfig(), not {shown}"
+    )
 
 
 def _first_cause(error: StartFailed) -> BaseException:

@@ -230,7 +230,8 @@ async def replay(
             origin = f"{message_id}@{letter.place}"
             if origin not in stored:  # a crash may have stored one death twice
                 try:
-                    await service.publish(subject, letter.payload, _headers(letter, message_id))
+                    block = _headers(topic, letter, message_id)
+                    await service.publish(subject, letter.payload, block)
                 except PublishError as exc:
                     report.failure = report.failure or str(exc)
                     if letter.key is not None:
@@ -295,7 +296,7 @@ def _subject(
     return subject
 
 
-def _headers(letter: DeadLetter, message_id: str) -> bytes:
+def _headers(topic: Topic[Any], letter: DeadLetter, message_id: str) -> bytes:
     origin = origin_of(letter.sequence, letter.timestamp_ns)
     headers = replay_headers(
         letter.headers,
@@ -306,4 +307,4 @@ def _headers(letter: DeadLetter, message_id: str) -> bytes:
     if letter.key is not None:
         headers[KEY] = encode_key(letter.key)
     headers.setdefault(DEATH_COUNT, "1")
-    return encode_headers(headers)
+    return encode_headers(headers, into=topic.queue)

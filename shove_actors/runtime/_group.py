@@ -37,6 +37,7 @@ from shove_actors.actors import (
 )
 
 from ._autoscaler import Autoscaler
+from ._checks import check_seconds
 from ._group_report import GroupReport
 from ._outcome_report import SupervisorOutcome, root_cause
 from ._registering import Registering
@@ -71,6 +72,8 @@ class ConsumerGroup(Registering):
         self._broker = broker
         self._stop = trio.Event()
         self._hard = trio.Event()
+        #: What is cancelled by a `stop` while the group starts.
+        self._starting = trio.CancelScope()
         self._path = f"services/groups/{self._id}"
         self._report = GroupReport(self._path, self._stop)
         #: Changes that the autoscaler made, per registration.
@@ -87,12 +90,16 @@ class ConsumerGroup(Registering):
         return self._stop.is_set()
 
     def stop(self) -> None:
-        """Begin the drain; `serve` and `run_until` return when it is done. Idempotent."""
+        """Begin the drain; `serve` and `run_until` return when it is done. Idempotent.
+
+        While the group starts, it ends the start.
+        """
         self._stop.set()
+        self._starting.cancel()
 
     def hard_stop(self) -> None:
         """Stop, and cancel running handlers at once. Idempotent."""
-        self._stop.set()
+        self.stop()
         self._hard.set()
 
     async def serve(
@@ -107,10 +114,13 @@ class ConsumerGroup(Registering):
                 await nursery.start(group.serve)
 
         Cancelling it drains too, within `drain_timeout` seconds. Raises what prevents the start
-        (`TopicNotDeclared`, `TopologyError`, ...); later failures are in the outcome.
+        (`TopicNotDeclared`, `TopologyError`, ...); later failures are in the outcome. A connection
+        that is lost while it starts is waited for. A `stop` before it has started ends the start;
+        then it reports started as well, and returns.
         """
         if not self._registrations:
             raise UsageError("nothing is registered: call group.register(topic, handler) first")
+        check_seconds(drain_timeout, "drain_timeout")
         if self._served:
             raise UsageError(f"{self!r} has been started; make another group for another run")
         self._served = True
@@ -121,26 +131,34 @@ class ConsumerGroup(Registering):
         opened: list[Registration] = []
         system.add_listener(self._report.on_event)
         try:
-            for registration in self._registrations:
-                registration.bind(broker.publish_service)
-                registration.observe(broker.instruments)
-                await registration.prepare()
-                await registration.open(broker.backend)
-                opened.append(registration)
-                for lane in registration.lanes:
-                    broker.leases.add(lane)
-                await broker.ensure_movers(registration.topic.topology)
-            try:
-                ref = await broker.groups.start_child(self._spec(drain_timeout))
-            except StartFailed as exc:
-                raise root_cause(exc) from None
+            with self._starting:
+                await self._open(opened)
+            if not self._stop.is_set():
+                try:
+                    ref = await broker.groups.start_child(self._spec(drain_timeout))
+                except StartFailed as exc:
+                    raise root_cause(exc) from None
             task_status.started()
-            await self._until_stopped(ref)
+            if ref is not None:
+                await self._until_stopped(ref)
         finally:
             with trio.CancelScope(shield=True):
                 await self._drain(ref, opened, drain_timeout)
             system.remove_listener(self._report.on_event)
         return self.outcome
+
+    async def _open(self, opened: list[Registration]) -> None:
+        """Everything that has to be asked of others before the first consumer can start."""
+        broker = self._broker
+        for registration in self._registrations:
+            registration.bind(broker.publish_service)
+            registration.observe(broker.instruments)
+            await registration.prepare(broker.backend)
+            await registration.open(broker.backend)
+            opened.append(registration)
+            for lane in registration.lanes:
+                broker.leases.add(lane)
+            await broker.ensure_movers(registration.topic.topology)
 
     async def _until_stopped(self, ref: ActorRef[Any]) -> None:
         async with trio.open_nursery() as nursery:
@@ -208,9 +226,15 @@ class ConsumerGroup(Registering):
 
         On it: stop pulling, give back what has not been started, let running handlers finish, and
         cancel them after `drain_timeout` seconds. A second SIGINT or SIGTERM cancels them at once.
+        While the group still starts, it ends the start.
         Returns early, with a failure in the outcome, when the group cannot go on. Raises what
         `serve` raises, and what `signal` raises (after the drain).
         """
+        if signal is not None and not callable(signal):
+            raise UsageError(
+                f"run_until(signal={type(signal).__name__}): give an async function that returns "
+                "when the group shall stop, or None for SIGINT and SIGTERM"
+            )
         failure: Exception | None = None
         outcome = SupervisorOutcome()
 

@@ -197,7 +197,8 @@ class HoldMover:
                 origin=origin,
                 retry_count=_counter(headers, RETRY_COUNT),
                 defer_count=_counter(headers, DEFER_COUNT),
-            )
+            ),
+            into=self._topology.queue,
         )
 
 

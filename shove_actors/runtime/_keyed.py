@@ -78,9 +78,7 @@ def keyed_spec(
         credit=backlog,
         max_ack_pending=backlog,
         ack_wait_s=ack_wait_s,
-        keyed=KeyedSpec(
-            record=str(shard), max_in_flight=max_in_flight, key_of=KeyFinder(topic)
-        ),
+        keyed=KeyedSpec(record=str(shard), max_in_flight=max_in_flight, key_of=KeyFinder(topic)),
     )
 
 

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from shove_actors._errors import UsageError
 from shove_actors.backends import margins
 from shove_actors.messaging import Limits
 
+from ._checks import check_seconds, check_switch, check_whole
 from ._scaling import AutoscalerConfig
 
 MIB = 1 << 20
+#: Consumers of one registration in one process. Each is an actor; what they are to wait for at the
+#: same time is rather `concurrent_processing`'s business.
+MOST_CONSUMERS = 10_000
+#: What one consumer may hold, unacknowledged.
+MOST_PREFETCH = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,31 +42,28 @@ class ConsumerOptions:
     autoscaler: AutoscalerConfig = field(default_factory=AutoscalerConfig)
 
     def __post_init__(self) -> None:
-        low, high = self.consumers
-        if low < 1 or high < low:
-            raise UsageError(
-                f"consumers={self.consumers}: needs 1 <= min <= max; a group without consumers "
-                "would never do anything"
+        _check_consumers(self.consumers)
+        check_whole(
+            self.prefetch, "prefetch", least=1, most=MOST_PREFETCH, why=", or nothing is handled"
+        )
+        check_whole(self.max_retries, "max_retries", why=" (0 is one attempt)")
+        if self.handler_timeout is not None:
+            check_seconds(
+                self.handler_timeout, "handler_timeout", positive=True, why=", or None for no limit"
             )
-        if self.prefetch < 1:
-            raise UsageError(f"prefetch={self.prefetch}: at least 1, or nothing can be handled")
-        if self.max_message_size < 1:
-            raise UsageError(f"max_message_size={self.max_message_size}: at least 1 byte")
-        if self.handler_timeout is not None and not 0 < self.handler_timeout < math.inf:
-            raise UsageError(
-                f"handler_timeout={self.handler_timeout}: a positive number of seconds, or None "
-                "for no limit"
-            )
-        if not 0.1 <= self.ack_wait < math.inf:
-            raise UsageError(
-                f"ack_wait={self.ack_wait}: at least 0.1 s, or the lease cannot be renewed in time"
-            )
+        check_switch(self.concurrent_processing, "concurrent_processing")
+        check_whole(self.max_message_size, "max_message_size", least=1, why=", in bytes")
+        check_seconds(
+            self.ack_wait,
+            "ack_wait",
+            least=0.1,
+            why=", or the lease cannot be renewed in time",
+        )
+        check_seconds(self.retry_delay, "retry_delay", positive=True)
         if not isinstance(self.autoscaler, AutoscalerConfig):
             raise UsageError(
                 f"autoscaler={type(self.autoscaler).__name__}: give an AutoscalerConfig(...)"
             )
-        # Its own checks name max_retries and retry_delay.
-        _ = self.limits
 
     @property
     def takes(self) -> int:
@@ -80,3 +82,15 @@ class ConsumerOptions:
     @property
     def limits(self) -> Limits:
         return Limits(max_retries=self.max_retries, default_delay_s=self.retry_delay)
+
+
+def _check_consumers(span: object) -> None:
+    """`(min, max)`, both of them whole."""
+    if not isinstance(span, (tuple, list)) or len(span) != 2:
+        raise UsageError(f"consumers={span!r:.60}: give a number, or (min, max)")
+    low, high = span
+    why = "; a group without consumers would never do anything"
+    for number in (low, high):
+        check_whole(number, "consumers", least=1, most=MOST_CONSUMERS, why=why)
+    if high < low:
+        raise UsageError(f"consumers={span}: needs 1 <= min <= max")

@@ -175,7 +175,11 @@ class Publisher:
         if self._observer is not None:
             headers, watch = self._observer.publishing(topic.queue, where, len(payload), headers)
         if message_id is None and not headers and key is None:
-            block = b"NATS/1.0\r\nNats-Msg-Id: %b-%x\r\n\r\n" % (self._prefix, next(self._ids))
+            block = b"NATS/1.0\r\nNats-Msg-Id: %b-%x\r\nNats-Expected-Stream: %b\r\n\r\n" % (
+                self._prefix,
+                next(self._ids),
+                topology.queue.encode(),
+            )
         else:
             if message_id is None:
                 message_id = f"{self._prefix.decode()}-{next(self._ids):x}"
@@ -187,7 +191,7 @@ class Publisher:
             if headers:
                 validate_user_headers(headers)
                 own.update(headers)
-            block = encode_headers(own)
+            block = encode_headers(own, into=topology.queue)
         # A copy carries the id twice: its own is made from it, and the logical one is kept.
         grown = len(block) + (len(message_id.encode()) if message_id is not None else 0)
         if grown > MAX_HEADER_BLOCK - HOP_HEADROOM:

@@ -123,10 +123,11 @@ class Registering:
 
     @staticmethod
     def _options(consumers: int | tuple[int, int], **rest: Any) -> ConsumerOptions:
-        span = (consumers, consumers) if isinstance(consumers, int) else tuple(consumers)
-        if len(span) != 2:
-            raise UsageError(f"consumers={consumers}: a number, or (min, max)")
-        return ConsumerOptions(consumers=(span[0], span[1]), **rest)
+        # A list is as good; what else there is, the options refuse.
+        span: Any = (consumers, consumers)
+        if isinstance(consumers, (tuple, list)):
+            span = tuple(consumers)
+        return ConsumerOptions(consumers=span, **rest)
 
     def _add(self, registration: Registration) -> None:
         if self._served:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from shove_actors._errors import UsageError
+from shove_actors._errors import UnavailableError, UsageError
 from shove_actors.actors import (
     Backoff,
     ChildSpec,
@@ -130,10 +130,18 @@ class Registration:
         if self.observer is not None:
             self.observer.close()
 
-    async def prepare(self) -> None:
+    async def prepare(self, backend: Backend) -> None:
         """Let the audit sinks get ready; raises what prevents that."""
         for audit in audits_of(self._first):
-            await audit.prepare()
+            while True:
+                try:
+                    await audit.prepare()
+                    break
+                except UnavailableError:
+                    if backend.connected:
+                        raise
+                # It may need the connection, as everything here does: waited for.
+                await backend.wait_connected()
 
     def now_ns(self) -> int:
         """The server's clock."""

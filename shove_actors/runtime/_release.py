@@ -92,7 +92,7 @@ async def _ask_for_replay(
     # In another lane than the key's it would be of no use, so the number has to be the stream's.
     publisher.fence.expect(topic.queue, shards)
     subject = topic.topology.shard_subject(topic.shard_of(key))
-    receipt = await publisher.publish(subject, b"", encode_headers(headers))
+    receipt = await publisher.publish(subject, b"", encode_headers(headers, into=topic.queue))
     if not receipt.duplicate:
         return None
     waiting = await publisher.backend.next_message(topic.queue, receipt.sequence)

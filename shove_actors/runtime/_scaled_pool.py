@@ -61,11 +61,15 @@ class ScaledPool:
         wanted = self.count() + number
         self._set_credit(wanted)
         index = 0
-        while self.count() < wanted:
-            while index in self._running:
-                index += 1
-            spec = self._registration.spec(index, self._drain_timeout)
-            self._running[index] = await self._pool.start_child(spec)
+        try:
+            while self.count() < wanted:
+                while index in self._running:
+                    index += 1
+                spec = self._registration.spec(index, self._drain_timeout)
+                self._running[index] = await self._pool.start_child(spec)
+        finally:
+            # Of those that could not be started nothing is to be pulled.
+            self._set_credit(self.count())
 
     async def shrink(self, number: int) -> int:
         # The newest first, so that the numbers stay low and the oldest stay warm.

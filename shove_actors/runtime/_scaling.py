@@ -16,11 +16,15 @@ cannot be done (above the maximum, below the minimum) starts no cooldown (PC-091
 
 from __future__ import annotations
 
+import inspect
 import math
+import operator
 from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from shove_actors._errors import UsageError
+
+from ._checks import check_number, check_seconds, check_whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +61,36 @@ class Load:
 class ScalingStrategy(Protocol):
     """How many consumers one sample calls for.
 
-    Pure: no state, no clock. What it answers outside the range is cut to it, and an exception means
-    that nothing changes (it is logged). See `ThresholdStrategy` for an implementation.
+    Pure: no state, no clock. What it answers outside the range is cut to it. An exception, or an
+    answer that is no whole number, means that nothing changes (it is logged); stabilising is not
+    its business. See `ThresholdStrategy` for an implementation.
     """
 
     def wanted(self, load: Load) -> int: ...
+
+
+class NoNumber(UsageError):
+    """A strategy answered with something that is no number of consumers."""
+
+
+def ask(strategy: ScalingStrategy, load: Load) -> int:
+    """What the strategy wants, whole; a float without a fraction is as good as an int.
+
+    Raises `NoNumber`, and whatever the strategy raises.
+    """
+    answer: object = strategy.wanted(load)
+    if isinstance(answer, float) and answer.is_integer():
+        return int(answer)
+    if not isinstance(answer, bool):
+        try:
+            return operator.index(answer)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    shown = repr(answer) if isinstance(answer, (bool, float)) else f"a {type(answer).__name__}"
+    raise NoNumber(
+        f"{type(strategy).__name__}.wanted answered {shown}, not a whole number of consumers "
+        "(math.ceil makes one of a fraction)"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,13 +106,16 @@ class ThresholdStrategy:
     step: int = 1
 
     def __post_init__(self) -> None:
+        for name in ("up", "down"):
+            check_number(
+                getattr(self, name), f"ThresholdStrategy {name}", "give a number, 0 <= down < up"
+            )
         if not 0 <= self.down < self.up < math.inf:
             raise UsageError(
                 f"ThresholdStrategy(up={self.up}, down={self.down}): needs 0 <= down < up, or it "
                 "would grow and shrink on the same sample"
             )
-        if self.step < 1:
-            raise UsageError(f"ThresholdStrategy(step={self.step}): at least 1 consumer")
+        check_whole(self.step, "ThresholdStrategy step", least=1, why=", in consumers")
 
     def wanted(self, load: Load) -> int:
         now, ready = load.consumers, load.ready
@@ -111,10 +143,12 @@ class ProportionalStrategy:
     tolerance: float = 0.5
 
     def __post_init__(self) -> None:
-        if not 0 < self.target < math.inf:
-            raise UsageError(f"ProportionalStrategy(target={self.target}): a positive number")
+        check_number(self.target, "ProportionalStrategy target", "a positive number")
+        if not self.target > 0:
+            raise UsageError(f"ProportionalStrategy target={self.target}: a positive number")
+        check_number(self.tolerance, "ProportionalStrategy tolerance", "0 up to below 1")
         if not 0 <= self.tolerance < 1:
-            raise UsageError(f"ProportionalStrategy(tolerance={self.tolerance}): 0 up to below 1")
+            raise UsageError(f"ProportionalStrategy tolerance={self.tolerance}: 0 up to below 1")
 
     def wanted(self, load: Load) -> int:
         per_consumer = load.takes * self.target
@@ -140,19 +174,20 @@ class AutoscalerConfig:
     strategy: ScalingStrategy = field(default_factory=ThresholdStrategy)
 
     def __post_init__(self) -> None:
-        if not 0 < self.poll_interval < math.inf:
+        check_seconds(self.poll_interval, "AutoscalerConfig poll_interval", positive=True)
+        check_seconds(self.hysteresis, "AutoscalerConfig hysteresis")
+        check_seconds(self.cooldown, "AutoscalerConfig cooldown")
+        strategy: object = self.strategy
+        if isinstance(strategy, type):
             raise UsageError(
-                f"AutoscalerConfig(poll_interval={self.poll_interval}): a positive number of "
-                "seconds"
+                f"AutoscalerConfig strategy={strategy.__name__}: give an object, "
+                f"{strategy.__name__}(...), not its class"
             )
-        for name in ("hysteresis", "cooldown"):
-            value = getattr(self, name)
-            if not 0 <= value < math.inf:
-                raise UsageError(f"AutoscalerConfig({name}={value}): 0 or more seconds")
-        if not callable(getattr(self.strategy, "wanted", None)):
+        wanted = getattr(strategy, "wanted", None)
+        if not callable(wanted) or inspect.iscoroutinefunction(wanted):
             raise UsageError(
-                f"AutoscalerConfig(strategy={type(self.strategy).__name__}): needs a method "
-                "wanted(load) that returns a number of consumers"
+                f"AutoscalerConfig strategy={type(strategy).__name__}: needs a plain (not async) "
+                "method wanted(load) that returns a number of consumers"
             )
 
 
@@ -171,11 +206,11 @@ def stabilise(
     """The next state, and the number of consumers to go to, or None to leave them as they are.
 
     `load=None`: the backlog is not known. Unknown is not a backlog and not its absence (PC-086).
-    Raises whatever the strategy raises.
+    Raises whatever the strategy raises, and `NoNumber`.
     """
     if load is None:
         return replace(state, direction=0), None
-    target = load.clamp(config.strategy.wanted(load))
+    target = load.clamp(ask(config.strategy, load))
     direction = (target > load.consumers) - (target < load.consumers)
     if direction == 0:
         return replace(state, direction=0), None

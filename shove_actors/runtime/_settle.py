@@ -187,7 +187,8 @@ class Settler:
         watch = None
         if self.observer is not None:
             watch = self.observer.hopping(delivery, where, headers)
-        await self.publisher.publish(where, delivery.payload, encode_headers(headers), watch)
+        block = encode_headers(headers, into=where)
+        await self.publisher.publish(where, delivery.payload, block, watch)
 
     async def _bury(
         self, delivery: Delivery, verdict: Dead, retry_count: int, key: str | None = None
@@ -206,7 +207,7 @@ class Settler:
             watch = None
             if self.observer is not None and not minimal:
                 watch = self.observer.hopping(delivery, dlq, story)
-            block = encode_headers(story)
+            block = encode_headers(story, into=dlq)
             if len(block) > MAX_HEADER_BLOCK - HEADER_MARGIN:
                 continue  # has a limit of its own, whatever the payload
             if len(block) + len(delivery.payload) <= self.publisher.backend.max_payload:

@@ -64,12 +64,14 @@ def simulate(
     service_s: float = 1.0,
     tick_s: float = 1.0,
     drain: bool = True,
+    drain_s: float = math.inf,
 ) -> Simulation:
     """Run `arrivals` (messages per tick of `tick_s` seconds) against the autoscaler.
 
     `service_s`: what a handler takes. `takes`: handlers that one consumer runs at once.
     `drain=True`: go on after the last arrival until nothing is left and the fewest consumers run,
-    at most ten times as long as one consumer would need.
+    at most ten times as long as one consumer would need. `drain_s`: raises `UsageError` when that
+    takes longer than so many seconds after the last arrival.
     """
     low, high = consumers
     if not 1 <= low <= high or takes < 1 or not service_s > 0 or not tick_s > 0:
@@ -93,6 +95,12 @@ def simulate(
     changes: list[tuple[float, int, int]] = []
     for tick in range(limit):
         now, end = tick * tick_s, (tick + 1) * tick_s
+        if (tick - len(arrivals)) * tick_s > drain_s:
+            raise UsageError(
+                f"{pending + len(busy)} messages are left, and {len(hands)} consumers run, "
+                f"{drain_s:,.0f} s after the last arrival: take more consumers (--max, --takes) or "
+                "a shorter --service, or a shorter --cooldown and --hysteresis"
+            )
         arrived = arrivals[tick] if tick < len(arrivals) else 0
         pending += arrived
         while True:

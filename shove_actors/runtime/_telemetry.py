@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, Final
 from shove_actors._errors import UsageError
 from shove_actors._log import about
 
+from ._checks import check_switch
+
 if TYPE_CHECKING:
     from ._instruments import Instruments
 
@@ -38,7 +40,7 @@ class Telemetry:
     is opened. Where a provider is only the API's own (no SDK installed), nothing is recorded and
     nothing is paid. Needs `pip install 'shove-actors[otel]'` and an SDK of the application.
 
-    Raises `UsageError` for a prefix that is no metric name.
+    Raises `UsageError` for a prefix that is no metric name, and a provider that is none.
     """
 
     prefix: str = "shove_"
@@ -53,6 +55,15 @@ class Telemetry:
                 f"telemetry prefix {self.prefix!r}: letters, digits and `_`, beginning with a "
                 "letter, at most 63 characters"
             )
+        check_switch(self.metrics, "telemetry metrics")
+        check_switch(self.tracing, "telemetry tracing")
+        for name, method in (("meter_provider", "get_meter"), ("tracer_provider", "get_tracer")):
+            provider = getattr(self, name)
+            if provider is not None and not callable(getattr(provider, method, None)):
+                raise UsageError(
+                    f"telemetry {name}={type(provider).__name__}: give a provider of "
+                    "OpenTelemetry's SDK, or None for the global one"
+                )
 
 
 def choose(telemetry: Telemetry | None) -> Instruments | None:

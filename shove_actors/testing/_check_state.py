@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from ._history import Event
 from ._rules import HistoryRules
 
@@ -77,15 +79,15 @@ class KeyState:
 
 
 class TopicState:
-    __slots__ = ("copies", "keys", "messages", "only", "rules", "shards")
+    __slots__ = ("copies", "keys", "lanes", "messages", "only", "rules")
 
     def __init__(self, rules: HistoryRules) -> None:
         self.rules = rules
         self.only = frozenset(rules.only)
         self.messages: dict[str, MessageState] = {}
         self.keys: dict[str, KeyState] = {}
-        #: The start of the handler that runs in each shard; and of each copy elsewhere.
-        self.shards: dict[int, Event] = {}
+        #: The start of the handler that runs in each lane; and of each copy elsewhere.
+        self.lanes: dict[Hashable, Event] = {}
         self.copies: dict[tuple[str, int], Event] = {}
 
     def key(self, name: str) -> KeyState:
@@ -94,9 +96,13 @@ class TopicState:
             found = self.keys[name] = KeyState()
         return found
 
+    def lane(self, event: Event) -> Hashable:
+        """What handles one message at a time: a shard, or each key of one."""
+        return (event.shard, event.key) if self.rules.keyed else event.shard
+
     def over(self, start: Event) -> None:
         """That handler has ended."""
         if start.shard is not None:
-            self.shards.pop(start.shard, None)
+            self.lanes.pop(self.lane(start), None)
         else:
             self.copies.pop((start.id, start.sequence), None)

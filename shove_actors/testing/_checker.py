@@ -56,6 +56,8 @@ class Checker(BudgetChecks):
         self._troubles = 0
         self._trouble_at = -math.inf
         self._disturbed = self._forgetful = self._recounts = False
+        #: Up to which message a server may have forgotten that it has delivered it.
+        self._forgotten = 0.0
         self.index = -1
         self.started = 0
 
@@ -135,6 +137,7 @@ class Checker(BudgetChecks):
         self._trouble(event)
         if event.detail.startswith(("RestartServer(", "DeleteConsumer(")):
             self._forgetful = True
+            self._forgotten = max(self._forgotten, event.sequence or math.inf)
             self._recounts |= event.detail.startswith("DeleteConsumer(")
 
     def _marked(self, event: Event, topic: TopicState) -> None:
@@ -189,8 +192,9 @@ class Checker(BudgetChecks):
             copy = event.id, event.sequence
             other = topic.copies.get(copy)
             # A server that was restarted may deliver again what it has forgotten to have delivered.
-            # A shard keeps that from being handled twice at a time; here nothing is promised then.
-            if other is not None and "I" in only and not self._forgetful:
+            # A shard keeps that from being handled twice at a time; here nothing is promised then
+            # of what was stored before.
+            if other is not None and "I" in only and event.sequence > self._forgotten:
                 raise self._breach(
                     "I",
                     event,
@@ -198,15 +202,17 @@ class Checker(BudgetChecks):
                 )
             topic.copies[copy] = event
         else:
-            other = topic.shards.get(shard)
+            lane = topic.lane(event)
+            other = topic.lanes.get(lane)
             if other is not None and "I" in only:
                 raise self._breach(
                     "I",
                     event,
-                    f"two messages of shard {shard} are in flight: {process} handles {event.id} "
-                    f"while {_who(other.process, process)} still handles {other.id}",
+                    f"two messages of {'key' if topic.rules.keyed else 'shard'} "
+                    f"{event.key if topic.rules.keyed else shard} are in flight: {process} handles "
+                    f"{event.id} while {_who(other.process, process)} still handles {other.id}",
                 )
-            topic.shards[shard] = event
+            topic.lanes[lane] = event
         attempt = event.attempt
         if event.detail == "replay":
             self._replayed_in_order(event, topic)

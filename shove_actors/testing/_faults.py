@@ -136,6 +136,8 @@ class FaultPlan:
         self._start = 0.0
         self._listeners: list[Callable[[Happened], None]] = []
         self._drawn: Drawn | None = None
+        #: Streams that were made to refuse.
+        self._full: set[str] = set()
         self._ended = False
         for step in steps:
             if isinstance(step, On):
@@ -210,7 +212,7 @@ class FaultPlan:
             backend.link.slow(0.0)
             backend.network_flows()
             backend.link_restored()
-        for name in server.streams:
+        for name in self._full.union(server.streams):
             server.faults.accept_publish(name)
 
     def program(self) -> str:
@@ -305,18 +307,17 @@ class FaultPlan:
             self._note(step, name)
             self._harm(fault, backend)
         elif isinstance(fault, RestartServer):
-            self._note(step, None)
-            server.call_soon(partial(self._restart, fault))
+            server.call_soon(partial(self._restart, step, fault))
         elif isinstance(fault, DeleteConsumer):
             stream = server.streams.get(fault.stream)
             if stream is None or fault.durable not in stream.durables or server.down:
                 return
-            self._note(step, None)
-            server.call_soon(partial(self._delete, fault))
+            server.call_soon(partial(self._delete, step, fault))
         elif isinstance(fault, StreamFull):
             self._note(step, None)
             error = StreamFullError(f"stream {fault.stream!r} is full (the fault plan says so)")
             server.faults.refuse_publish(fault.stream, error)
+            self._full.add(fault.stream)
             self._later(fault.for_s, partial(server.faults.accept_publish, fault.stream))
 
     def _harm(self, fault: Fault, backend: MemoryBackend) -> None:
@@ -336,18 +337,20 @@ class FaultPlan:
         server = self._installed()
         server.call_at(server.now() + seconds, action)
 
-    def _restart(self, fault: RestartServer) -> None:
+    def _restart(self, step: At | On, fault: RestartServer) -> None:
         server = self._installed()
+        self._note(step, None)
         server.stop(killed=fault.killed)
         if fault.down_s:
             self._later(fault.down_s, server.start)
         else:
             server.start()
 
-    def _delete(self, fault: DeleteConsumer) -> None:
+    def _delete(self, step: At | On, fault: DeleteConsumer) -> None:
         server = self._installed()
         stream = server.streams.get(fault.stream)
         if stream is not None and fault.durable in stream.durables:
+            self._note(step, None)
             server.delete_durable(fault.stream, fault.durable)
 
     # -------------------------------------------------------------------------- drawing

@@ -19,7 +19,7 @@ model and of the run would differ in the last digit.
 all later ones. `end` therefore also ends a run whose tasks refuse to: what they wait for is made to
 raise, and a task that never waits is taken apart together with the run.
 
-Proof of each: `tests/testing/test_stepper.py`.
+Proof of each: `tests/testing/test_stepper*.py`.
 """
 
 from __future__ import annotations

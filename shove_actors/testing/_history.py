@@ -32,7 +32,8 @@ from shove_actors._errors import UsageError
 #: opened      a process begins
 #: closed      it has ended in order: nothing of it runs any more
 #: crashed     it was killed: nothing that it does counts any more
-#: fault       something else was made to go wrong (`detail`)
+#: fault       something else was made to go wrong (`detail`; `sequence`: the last that was stored,
+#:             where a server may have forgotten what it has delivered)
 Kind: TypeAlias = Literal[
     "published",
     "started",

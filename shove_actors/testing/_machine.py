@@ -26,9 +26,10 @@ from typing import Any, ClassVar
 from shove_actors._errors import UsageError
 from shove_actors.messaging import Topic
 
-from ._fault_kinds import Crash, Disconnect, Fault, Slow, Stall
+from ._fault_kinds import Crash, DeleteConsumer, Disconnect, Fault, Slow, Stall, StreamFull
 from ._faults import FaultPlan
 from ._moves import Move
+from ._places import durables_of, streams_of
 from ._simulation import PUBLISHER, Simulation
 
 try:
@@ -49,8 +50,10 @@ from . import _strategies as own
 
 _QUICK = frozenset(own.QUICK_MOVES)
 _SLOW_ONES = 10
+#: Processes that a drawn plan kills for each batch of the largest size, about.
+_CRASHES = 10
 #: Of a batch: how much of the largest one, over how many keys, and which of it have a script.
-_SHARES = st.sampled_from([0.0, 0.1, 1.0])
+_SHARES = st.sampled_from([0.0, 0.1, 1.0, 1.0])
 _KEYS = st.sampled_from([1, 3, 40])
 _EVERY = st.sampled_from([1, 10, 50, 200])
 
@@ -121,6 +124,8 @@ class MessagingMachine(RuleBasedStateMachine):
         see `Simulation`. A batch is published at once: with rules left out at random, as Hypothesis
         does it, every second example would have nothing to handle otherwise.
         """
+        # A process that is killed is started again, which takes as long as some hundred deliveries.
+        rates = replace(rates, crash=min(rates.crash, _CRASHES / self.batch))
         plan = FaultPlan.seeded(faults, rates, spare=[PUBLISHER]) if faults else FaultPlan()
         self.sim = Simulation(
             self.topic,
@@ -176,6 +181,21 @@ class MessagingMachine(RuleBasedStateMachine):
         if isinstance(fault, (Disconnect, Slow, Stall)) and fault.process is None and alive:
             fault = replace(fault, process=alive[which % len(alive)])
         self._do("fault", fault)
+        self._do("advance", then)
+
+    @rule(which=st.integers(0, 15), then=own.seconds())
+    def consumer_is_deleted(self, which: int, then: float) -> None:
+        """A durable: those of a sequenced topic's shards, or one of a queue or hold queue."""
+        found = durables_of(self.sim.server, self.topic)
+        if found:
+            self._do("fault", DeleteConsumer(*found[which % len(found)]))
+        self._do("advance", then)
+
+    @rule(which=st.integers(0, 4), for_s=own.seconds(), then=own.seconds())
+    def stream_is_full(self, which: int, for_s: float, then: float) -> None:
+        """Of the queue, its hold queues, its dead letters, its poisoned keys."""
+        found = streams_of(self.topic)
+        self._do("fault", StreamFull(found[which % len(found)], for_s))
         self._do("advance", then)
 
     @precondition(lambda self: self.sim.alive)

@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
@@ -30,7 +31,7 @@ from shove_actors.backends.memory import MemoryConfig, MemoryServer
 from shove_actors.embedded import ServerProcess
 
 from ._history import History
-from ._totals import TOTALS
+from ._totals import TOTALS, Totals
 
 try:
     import pytest
@@ -39,6 +40,9 @@ except ImportError as exc:
 
 if TYPE_CHECKING:
     from _pytest.terminal import TerminalReporter
+
+#: Under which a worker of pytest-xdist tells its totals.
+_TOLD = "shove_actors_totals"
 
 T = TypeVar("T")
 
@@ -156,6 +160,20 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             "real I/O is under way. Use the memory backend, or the real clock",
             pytrace=False,
         )
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: object, error: object) -> None:
+    """With pytest-xdist: what the simulations of one of its workers did."""
+    told = getattr(node, "workeroutput", {}).get(_TOLD)
+    if told is not None:
+        TOTALS.add(Totals(**told))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        output[_TOLD] = asdict(TOTALS)
 
 
 def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:

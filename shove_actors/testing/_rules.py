@@ -31,6 +31,7 @@ class HistoryRules:
     or before its time (`retry_delays`, seconds by retry, the last one from there on). Otherwise an
     attempt whose note was lost may come again. `replays`: keys are released by replaying their
     dead letters, never otherwise. `suspects`: the history tells when one is tried (`suspected`).
+    `keyed`: many keys of a shard are handled at once, one message of each.
     """
 
     max_retries: int = 10
@@ -43,6 +44,7 @@ class HistoryRules:
     retry_delays: tuple[float, ...] = ()
     replays: bool = False
     suspects: bool = False
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         if self.max_retries < 0:

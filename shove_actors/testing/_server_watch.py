@@ -26,12 +26,15 @@ from shove_actors.messaging import (
     logical_id,
 )
 
+from ._fault_kinds import DeleteConsumer, RestartServer
 from ._faults import FaultPlan, Happened
 from ._history import Event, History, Kind
 from ._recorder import Recorder
 
 _CONTROL = CONTROL.encode()
 _ORIGIN = ORIGIN.encode()
+#: After these a server may deliver again what it has delivered.
+_FORGETS = (RestartServer, DeleteConsumer)
 _note = msgspec.json.Decoder(dict[str, object]).decode
 
 
@@ -157,6 +160,10 @@ class ServerWatch:
             )
         )
 
+    def _last(self) -> int:
+        streams = self._server.streams
+        return max(streams[name].last_sequence for name in self._queues if name in streams)
+
     def faults_of(self, plan: FaultPlan, recorders: dict[str, Recorder]) -> None:
         """Record the faults of a plan; a crash, as the end of the process's `Recorder`."""
 
@@ -169,6 +176,7 @@ class ServerWatch:
                     "fault",
                     self._server.now(),
                     fault.process or "",
+                    sequence=self._last() if isinstance(fault.step.fault, _FORGETS) else 0,
                     detail=repr(fault.step.fault),
                 )
             )

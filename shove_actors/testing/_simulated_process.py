@@ -113,6 +113,25 @@ class Process:
                 found.append((lane, most))
         return found
 
+    def check_credit(self) -> None:
+        for lane, most in self.lanes():
+            held = len(lane.held)
+            if held > most:
+                raise AssertionError(
+                    f"{self.name} holds {held} messages, and has credit for {most}"
+                )
+
+    def check_end(self) -> None:
+        """Of one that has ended, and was not killed."""
+        outcome = self.outcome
+        held = sum(len(lane.held) for lane, _ in self.lanes())
+        if held:
+            raise AssertionError(f"{self.name} ended with {held} messages not given back")
+        if outcome is not None and (outcome.errors or outcome.panics or outcome.restarts):
+            raise AssertionError(f"{self.name} ended with {outcome}")
+        if not self.stopping:
+            raise AssertionError(f"{self.name} ended by itself, with {outcome}")
+
     async def consume(
         self,
         server: MemoryServer,

@@ -14,7 +14,7 @@ step waits for what does not follow it: threads and sockets (PC-104).
 tasks that are runnable together a function of a seed, and Hypothesis sets that before each example:
 always the same one, or one of its own choice with `st.random_module()` (PC-107).
 
-Proof of each: `tests/testing/test_stepper.py`.
+Proof of each: `tests/testing/test_stepper*.py`.
 """
 
 from __future__ import annotations

@@ -132,6 +132,9 @@ def rates() -> SearchStrategy[Rates]:
         Rates.only(disconnect=0.1),
         Rates.only(stall=0.1, slow=0.05, longest_s=15.0),
         Rates.only(restart=0.1),
+        Rates.only(delete_consumer=0.05),
+        Rates.only(stream_full=0.1),
         Rates(),
+        Rates(delete_consumer=0.01, stream_full=0.02),
     ]
     return st.sampled_from(only)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import trio
 
 from shove_actors._errors import TopicNotDeclared
+from shove_actors.backends import Kept
 from shove_actors.messaging import SequenceFailure, encode_headers
 
 from .world import World, eventually
@@ -19,7 +22,8 @@ async def check_many_messages_are_looked_at_in_order_and_without_a_gap(world: Wo
         await process.publish_all([(queue, b"%d" % n, block) for n in range(1200)])
         for sequence in (3, 1200, 601):
             assert await backend.delete_message(queue, sequence)
-        found, sequence = [], 1
+        found: list[Kept] = []
+        sequence = 1
         while batch := await backend.next_messages(queue, sequence):
             found += batch
             sequence = batch[-1].sequence + 1
@@ -38,7 +42,8 @@ async def check_large_messages_are_looked_at_too(world: World) -> None:
     async with world.process() as process:
         size = process.backend.max_payload - 200
         await process.publish_all([(world.queue, bytes([n]) * size, b"") for n in range(6)])
-        found, sequence = [], 1
+        found: list[Kept] = []
+        sequence = 1
         while batch := await process.backend.next_messages(world.queue, sequence):
             found += batch
             sequence = batch[-1].sequence + 1
@@ -79,7 +84,7 @@ async def check_marks_are_announced_to_who_watches(world: World) -> None:
     heard: list[str] = []
     async with world.process() as one, world.process(declare=False) as two:
         ends = [
-            process.backend.watch_marks(world.queue, lambda name=name: heard.append(name))
+            process.backend.watch_marks(world.queue, partial(heard.append, name))
             for name, process in (("one", one), ("two", two))
         ]
         await one.backend.read_mark(world.queue, "k-a")  # and the servers know it

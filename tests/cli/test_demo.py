@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -55,6 +56,14 @@ def test_demo() -> None:
     shown = table(done.stdout)
     assert shown == {**numbers(2000), "redelivered": shown["redelivered"]}
     assert "flights-shard-7  running" in done.stdout
+
+
+def test_the_verdict_as_json() -> None:
+    done = run("--count", "500", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert (found["good"], found["mistakes"], found["lost"]) == (True, [], 0)
+    assert found["published"] == 500
 
 
 def test_other_shards_and_a_kept_store(tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ def until(process: subprocess.Popen[str], line: str) -> None:
     for found in process.stdout:
         if found.rstrip("\n") == line:
             return
-    raise AssertionError(f"it ended without {line!r}")
+    assert process.stderr is not None
+    raise AssertionError(f"it ended without {line!r}: {process.stderr.read()}")
 
 
 def end(process: subprocess.Popen[str]) -> tuple[int, str, str]:

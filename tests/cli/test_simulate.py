@@ -47,3 +47,35 @@ def test_numbers_that_make_no_sense_are_one_line(
 ) -> None:
     assert main(["simulate-autoscaler", *wrong]) == 2
     assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("value", ["inf", "nan", "1e9", "-1", "1e-9", "x"])
+@pytest.mark.parametrize("option", ["--service", "--poll-interval", "--hysteresis", "--cooldown"])
+def test_what_would_not_end_is_refused_by_the_name_of_its_option(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if value == "1e-9" and option in ("--hysteresis", "--cooldown"):
+        value = "1e300"
+    assert main(["simulate-autoscaler", option, value]) == 2
+    error = capsys.readouterr().err
+    assert option in error
+    assert "Traceback" not in error
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--days", "99999"), ("--max", "1000000000"), ("--min", "1001"), ("--takes", "1e9")],
+)
+def test_ranges_of_whole_numbers(
+    option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["simulate-autoscaler", option, value]) == 2
+    assert option in capsys.readouterr().err
+
+
+def test_a_load_that_is_never_drained_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = ["--load", "step", "--service", "3600", "--max", "1"]
+    assert main(["simulate-autoscaler", *wrong]) == 2
+    error = capsys.readouterr().err
+    assert "messages are left" in error
+    assert "--service" in error

@@ -32,6 +32,16 @@ LEDGER = SequencedTopic(
     .dlq()
     .build(),
 )
+KEYED = SequencedTopic(
+    str,
+    key=lambda text: text,
+    topology=TopologyBuilder(QUEUE + "-keyed")
+    .sequenced(SequenceFailure.SKIP)
+    .keyed()
+    .hold_queue(1)
+    .dlq()
+    .build(),
+)
 EVERY = [ORDERS, LEDGER]
 NOTHING = []
 WRONG = [ORDERS, 7]
@@ -182,7 +192,20 @@ def test_a_module_means_all_its_topics(program: Program) -> None:
     assert {step["topic"] for step in program.json("plan", name="")} == {
         program.queue,
         f"{program.queue}-ledger",
+        f"{program.queue}-keyed",
     }
+
+
+def test_a_plan_knows_every_stream_that_declare_makes(
+    program: Program, server: ServerProcess
+) -> None:
+    async def names(js: jetstream.JetStream) -> set[str]:
+        return {name async for name in js.stream_names() if program.queue in name}
+
+    planned = kinds(program.json("plan", name=""))
+    assert on_server(server.url, names) == set()
+    program.text("apply", name="")
+    assert on_server(server.url, names) == set(planned)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
@@ -117,3 +118,13 @@ async def test_a_crash_is_in_the_picture(autojump_clock: trio.testing.MockClock)
             "system  running",
             "└─ fragile  backoff  last crashed with ValueError  mailbox 1/64",
         ]
+
+
+def test_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads("\n".join(shown(capsys, "--memory", "--shards", "2", "--json")))
+    assert found["handled"] >= HANDLED
+    assert found["where"] == "in memory, as asked"
+    assert found["tree"]["name"] == "broker"
+    assert [child["name"] for child in found["tree"]["children"]] == ["bridge", "services"]
+    ruled = json.loads("\n".join(shown(capsys, "--rules", "--json")))
+    assert ruled["tree"]["children"][0]["rules"]

@@ -31,6 +31,10 @@ LEASE_S = 1.5
 OPTIONS: dict[str, Any] = {"work_s": 0.02, "ack_wait": LEASE_S}
 SEEDS = int(os.environ.get("SHOVE_KEYED_CHAOS", "2"))
 
+#: What ends so soon after a process was resumed was in the pass in which it was stopped: some
+#: dozens of tasks, on a machine under load.
+SAME_PASS_S = 0.1
+
 Call = tuple[Event, float]
 
 
@@ -38,7 +42,8 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
     """Each handler call with its end. `stops`: when a process was stopped, and resumed or killed.
 
     What was cancelled when a stopped process went on had ended when it was stopped: nothing of it
-    ran since.
+    ran since. What was ready to run in the very pass in which the process was stopped finishes its
+    step when it is resumed; nobody can prevent that (docs/operations.md), and it settles nothing.
     """
     running: dict[tuple[str, int], Event] = {}
     found: list[Call] = []
@@ -50,11 +55,11 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
             continue
         start = running.pop(name)
         end: float = event.at
-        if event.what == "interrupted":
-            for stopped, _ in stops.get(event.who, ()):
-                if start.at <= stopped <= event.at:
-                    end = stopped
-                    break
+        for stopped, resumed in stops.get(event.who, ()):
+            last_pass = event.at - resumed < SAME_PASS_S * 1e9
+            if start.at <= stopped <= event.at and (event.what == "interrupted" or last_pass):
+                end = stopped
+                break
         found.append((start, end))
     for start in running.values():
         ended = [stopped for stopped, _ in stops.get(start.who, ()) if stopped >= start.at]
@@ -70,8 +75,8 @@ def two_of_a_key(calls: list[Call]) -> list[str]:
         if before is not None and start.at < before[1]:
             late = (before[1] - start.at) / 1e6
             found.append(
-                f"{start.id} of {start.key} began in {start.who} {late:.1f} ms before "
-                f"{before[0].id} ended in {before[0].who}"
+                f"{start.id} of {start.key} began in {start.who} at {start.at}, {late:.1f} ms "
+                f"before {before[0].id} ended in {before[0].who}"
             )
         if before is None or end > before[1]:
             running[start.key] = (start, end)
@@ -84,7 +89,7 @@ def check(at: World, stops: dict[str, list[tuple[int, float]]], messages: int) -
     for event in at.events("end"):
         done.setdefault(event.sequence, event.at)
     assert len(done) == messages, "lost"
-    assert two_of_a_key(calls) == []
+    assert two_of_a_key(calls) == [], dict(stops)
     assert out_of_order(calls, done) == []
     return calls
 
@@ -130,8 +135,8 @@ async def test_an_owner_is_stopped_and_goes_on(world: Callable[..., World]) -> N
     await wait_until(lambda: len(at.events()) == 5, SOON_S)
     two = await at.start(**OPTIONS)
     await trio.sleep(LEASE_S)
-    stopped = time.monotonic_ns()
     one.signal(signal.SIGSTOP)
+    stopped = time.monotonic_ns()
     await wait_until(lambda: len(at.events(who=two.plan.name)) == 5, 30.0)
     one.signal(signal.SIGCONT)
     resumed = time.monotonic_ns()
@@ -168,15 +173,16 @@ async def test_chaos(world: Callable[..., World], seed: int) -> None:
         if child in stopped:
             continue
         if what == "stop":
-            stopped[child] = time.monotonic_ns()
             child.signal(signal.SIGSTOP)
+            stopped[child] = time.monotonic_ns()  # nothing of it runs after this
             continue
         if what == "kill":
             await child.kill()
             stops[child.plan.name].append((time.monotonic_ns(), float("inf")))
         else:
             child.signal(signal.SIGTERM)
-            assert await child.ended(30.0) == 0, child.log
+            # Right after its start it has no handler for the signal yet.
+            assert await child.ended(30.0) in (0, -signal.SIGTERM), child.log
         alive.remove(child)
         alive.append(await at.start(**OPTIONS))
     for child, began in stopped.items():

@@ -137,6 +137,8 @@ REFUSALS: list[tuple[Step, str, str]] = [
     ),
     (lambda b: b.nats_subjects([]), "is empty", "leave it out"),
     (lambda b: b.nats_subjects("a.b"), "takes a list", 'nats_subjects(["a.>"])'),
+    (lambda b: b.nats_subjects(None), "not NoneType", 'nats_subjects(["a.>"])'),  # type: ignore[arg-type]
+    (lambda b: b.nats_subjects(5), "not int", 'nats_subjects(["a.>"])'),  # type: ignore[arg-type]
     (lambda b: b.nats_subjects(["a.b", "a.*"]), "overlaps", "Remove or narrow"),
     (lambda b: b.nats_subjects(["a", "a"]), "overlaps", "Remove or narrow"),
     (lambda b: b.nats_subjects(["*"]).dlq(), "overlaps 'q-dlq'", "narrow"),

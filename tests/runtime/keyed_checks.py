@@ -160,7 +160,36 @@ async def check_a_released_key_is_replayed(server: Server, queue: str) -> None:
     assert log.of("good") == [3, 4, 5]
 
 
+async def check_another_number_of_shards(server: Server, queue: str) -> None:
+    """`broker.reshard`, with consumers of the old number, then of the new one."""
+    old, new, log = topic(queue, shards=2), topic(queue, shards=5), Log()
+
+    async def handle(note: Note) -> Outcome:
+        log.begin(note)
+        await trio.sleep(0.01)
+        log.end(note)
+        return Outcome.ACK
+
+    async with broker(server) as opened:
+        await opened.declare(old)
+        notes = [Note(f"k{n % 10}", n) for n in range(100)]
+        await opened.publisher().publish_batch(old, notes[:60])
+        group = opened.consumer_group()
+        group.register(old, handle, ack_wait=3.0)
+        async with trio.open_nursery() as nursery:
+            await nursery.start(group.serve)
+            resharded = await opened.reshard(new, timeout=20.0)
+            assert (resharded.was, resharded.now) == (2, 5)
+            group.stop()
+        async with serving(opened, new, handle):
+            await opened.publisher().publish_batch(new, notes[60:])
+            await log.until(100)
+    for key in {note.key for note in notes}:
+        assert log.of(key) == sorted(log.of(key)), key
+
+
 CHECKS = (
+    check_another_number_of_shards,
     check_a_released_key_is_replayed,
     check_many_keys_at_once_each_in_order,
     check_retries_rejections_and_timeouts_stay_with_their_key,

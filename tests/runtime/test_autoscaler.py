@@ -282,6 +282,72 @@ async def test_a_strategy_that_raises_changes_nothing_and_ends_nothing(
     assert len([r for r in caplog.records if "ZeroDivisionError" in r.getMessage()]) == 1
 
 
+async def test_a_strategy_that_answers_with_no_number_changes_nothing_and_ends_nothing(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Pool()
+    answers: list[object] = [0.1, 0.2, 2.5, float("nan"), None, "4", True, 4.0]
+    config = AutoscalerConfig(
+        poll_interval=1,
+        hysteresis=0,
+        cooldown=0,
+        strategy=Fixed(lambda load: answers.pop(0)),  # type: ignore[arg-type,return-value]
+    )
+    scaler = Autoscaler(pool, config)
+    while len(answers) > 1:
+        await scaler.poll()
+        assert pool.running == 1
+    await scaler.poll()
+    assert pool.running == 4
+    told = [r for r in caplog.records if r.__dict__["shove_event"] == "scaling_failed"]
+    assert len(told) == 1, "as long as it lasts, it is one trouble"
+    assert "answered 0.1, not a whole number" in told[0].getMessage()
+
+
+async def test_consumers_that_cannot_be_started_end_nothing(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Failing(Pool):
+        fails = True
+
+        async def grow(self, number: int) -> None:
+            if self.fails:
+                raise ValueError("no room")
+            await super().grow(number)
+
+    pool = Failing()
+    pool.answers = [FULL] * 4
+    scaler = Autoscaler(pool, AT_ONCE)
+    for _ in range(3):
+        await scaler.poll()
+    assert pool.running == 1
+    pool.fails = False
+    await scaler.poll()
+    assert pool.running == 2
+    told = [r for r in caplog.records if r.__dict__["shove_event"] == "scaling_failed"]
+    assert ["no room" in r.getMessage() for r in told] == [True]
+
+
+async def test_a_group_whose_strategy_answers_with_fractions_goes_on(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    topic, handler = memory_world.topic(), Gated()
+    handler.open.set()
+    thirds = AutoscalerConfig(
+        poll_interval=0.1,
+        hysteresis=0,
+        cooldown=0,
+        strategy=Fixed(lambda load: load.ready / 3 + 0.1),  # type: ignore[arg-type,return-value]
+    )
+    async with memory_world.broker(topic) as broker:
+        async with consuming(broker, topic, handler, consumers=(1, 4), autoscaler=thirds) as group:
+            await broker.publisher().publish_batch(topic, [Order(str(n)) for n in range(40)])
+            await handler.done.until(40)
+            await trio.sleep(5)
+            assert not group.group.stopping
+            assert group.group.scale()[topic.queue] == {"consumers": 1, "changes": 0}
+
+
 async def test_an_action_that_could_not_be_done_starts_no_cooldown(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

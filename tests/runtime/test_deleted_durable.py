@@ -112,6 +112,7 @@ async def test_who_starts_after_the_deletion_waits_too(world: World, clock: Cloc
 
 @asynccontextmanager
 async def named(world: World, name: str) -> AsyncIterator[Broker]:
+    assert world.memory is not None
     async with open_broker(MemoryConfig(server=world.memory, name=name)) as broker:
         yield broker
 

@@ -10,6 +10,7 @@ from shove_actors import UsageError
 from shove_actors.runtime._scaling import (
     AutoscalerConfig,
     Load,
+    NoNumber,
     ProportionalStrategy,
     Stability,
     ThresholdStrategy,
@@ -69,6 +70,11 @@ def test_proportional_jumps_and_then_stays() -> None:
     assert strategy.wanted(load(0, consumers=3)) == 0
 
 
+class Waiting:
+    async def wanted(self, load: Load) -> int:
+        return 1
+
+
 @pytest.mark.parametrize(
     "make",
     [
@@ -76,12 +82,27 @@ def test_proportional_jumps_and_then_stays() -> None:
         lambda: ThresholdStrategy(up=math.inf),
         lambda: ThresholdStrategy(down=-1),
         lambda: ThresholdStrategy(step=0),
+        lambda: ThresholdStrategy(step=1.5),  # type: ignore[arg-type]
+        lambda: ThresholdStrategy(step=True),
+        lambda: ThresholdStrategy(up=math.nan),
+        lambda: ThresholdStrategy(up="x"),  # type: ignore[arg-type]
+        lambda: ThresholdStrategy(down=None),  # type: ignore[arg-type]
+        lambda: ProportionalStrategy(target=math.nan),
+        lambda: ProportionalStrategy(target="1"),  # type: ignore[arg-type]
+        lambda: ProportionalStrategy(tolerance=False),
         lambda: ProportionalStrategy(target=0),
         lambda: ProportionalStrategy(tolerance=1.0),
         lambda: AutoscalerConfig(poll_interval=0),
         lambda: AutoscalerConfig(hysteresis=-1),
         lambda: AutoscalerConfig(cooldown=math.inf),
+        *(
+            lambda name=name, value=value: AutoscalerConfig(**{name: value})
+            for name in ("poll_interval", "hysteresis", "cooldown")
+            for value in (None, "1", True, math.nan, math.inf, -1, 1e10)
+        ),
         lambda: AutoscalerConfig(strategy=object()),  # type: ignore[arg-type]
+        lambda: AutoscalerConfig(strategy=ThresholdStrategy),  # type: ignore[arg-type]
+        lambda: AutoscalerConfig(strategy=Waiting()),  # type: ignore[arg-type]
         lambda: simulate([1], AutoscalerConfig(), consumers=(0, 1)),
         lambda: shape("mountain"),
     ],
@@ -124,6 +145,33 @@ def test_what_cannot_be_done_starts_no_cooldown() -> None:
     full = [(float(t), load(99, consumers=10)) for t in range(0, 60, 5)]
     idle = [(60.0, load(0, consumers=10)), (65.0, load(0, consumers=10))]
     assert run(*full, *idle, (70.0, load(0, consumers=10))) == [(70.0, 9)]
+
+
+class Answers:
+    def __init__(self, answer: object) -> None:
+        self.answer = answer
+
+    def wanted(self, load: Load) -> int:
+        return self.answer  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize(
+    "answer", [2.5, math.nan, math.inf, -math.inf, None, True, "3", [3], 1 + 0j], ids=repr
+)
+def test_an_answer_that_is_no_whole_number_is_no_decision(answer: object) -> None:
+    config = AutoscalerConfig(hysteresis=0, cooldown=0, strategy=Answers(answer))
+    with pytest.raises(NoNumber, match=r"Answers\.wanted answered .* not a whole number"):
+        stabilise(Stability(), load(9), 0, config)
+
+
+@pytest.mark.parametrize(
+    ("answer", "target"), [(3, 3), (3.0, 3), (10**30, 10), (1e30, 10), (-5, 1), (-5.0, 1)]
+)
+def test_whole_answers_are_cut_to_the_range(answer: float, target: int) -> None:
+    config = AutoscalerConfig(hysteresis=0, cooldown=0, strategy=Answers(answer))
+    decided = stabilise(Stability(), load(9, consumers=2), 0, config)[1]
+    assert decided == target
+    assert type(decided) is int
 
 
 def test_pc086_unknown_is_neither_a_backlog_nor_its_absence() -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from shove_actors import MessageMetadata, Outcome, UsageError
+from shove_actors import AutoscalerConfig, MessageMetadata, Outcome, UsageError
 from shove_actors.runtime._options import ConsumerOptions
 
 from .fixtures import Clock
@@ -373,40 +373,40 @@ async def test_oversize_messages_never_reach_the_handler(world: World, clock: Cl
 
 # ------------------------------------------------------------------ options
 
+INF, NAN = float("inf"), float("nan")
+DEGENERATE: dict[str, list[object]] = {
+    "consumers": [
+        *(0, -1, True, None, 1.5, "3", 10**9),
+        *((0, 0), (0, 1), (3, 2), (1, 2, 3), (1,), (1, INF), (1, 10**9), (True, 2), [2, 1]),
+    ],
+    "prefetch": [0, -1, 1.5, "1", True, None, 10**9],
+    "max_retries": [-1, 1.5, True, None],
+    "handler_timeout": [0, -1, INF, NAN, "1", True, 1e300],
+    "concurrent_processing": ["yes", 1, None],
+    "max_message_size": [0, -1, 1.5, True, None],
+    "ack_wait": [0.01, -1, INF, NAN, 1e10, 1e300, "30", True, None],
+    "retry_delay": [0, -1, NAN, INF, 1e300, "1", True, None],
+    "autoscaler": [5, {}, AutoscalerConfig],
+}
+
 
 @pytest.mark.parametrize(
-    ("options", "names"),
-    [
-        ({"consumers": 0}, "consumers"),
-        ({"consumers": (0, 0)}, "consumers"),
-        ({"consumers": (3, 2)}, "consumers"),
-        ({"consumers": (1, 2, 3)}, "consumers"),
-        ({"prefetch": 0}, "prefetch"),
-        ({"prefetch": 0, "concurrent_processing": True}, "prefetch"),
-        ({"max_retries": -1}, "max_retries"),
-        ({"max_retries": 1.5}, "max_retries"),
-        ({"handler_timeout": 0}, "handler_timeout"),
-        ({"handler_timeout": float("inf")}, "handler_timeout"),
-        ({"handler_timeout": float("nan")}, "handler_timeout"),
-        ({"max_message_size": 0}, "max_message_size"),
-        ({"ack_wait": 0.01}, "ack_wait"),
-        ({"ack_wait": float("inf")}, "ack_wait"),
-        ({"retry_delay": 0}, "delay"),
-        ({"retry_delay": float("nan")}, "delay"),
-    ],
+    ("option", "value"),
+    [(option, value) for option, values in DEGENERATE.items() for value in values],
+    ids=str,
 )
 async def test_degenerate_options_are_refused_when_registering(
     memory_world: World,
     autojump_clock: trio.testing.MockClock,
-    options: dict[str, object],
-    names: str,
+    option: str,
+    value: object,
 ) -> None:
     """SW-51: said at once, naming the option, not a group that hangs on its first message."""
     topic = memory_world.topic()
     async with memory_world.broker(topic) as broker:
         group = broker.consumer_group()
-        with pytest.raises(UsageError, match=names):
-            group.register(topic, ack, **options)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=f"^{option}="):
+            group.register(topic, ack, **{option: value})  # type: ignore[arg-type]
         group.register(topic, ack)
         async with running(group):
             pass

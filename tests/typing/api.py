@@ -5,7 +5,9 @@ A `type: ignore` here is an assertion: mypy's `warn_unused_ignores` fails when t
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import msgspec
 import trio
@@ -39,6 +41,7 @@ from shove_actors import (
     jetstream,
     open_broker,
 )
+from shove_actors.jetstream import legacy
 
 
 class Order(msgspec.Struct):
@@ -167,6 +170,83 @@ async def alone() -> None:
     async with jetstream.connect("nats://localhost:4222") as js:
         info: jetstream.StreamInfo = await js.stream_info("orders")
         print(info.messages)
+
+
+async def connecting() -> None:
+    def hear(event: jetstream.ConnectionEvent) -> None:
+        kind: jetstream.ConnectionEventKind = event.kind
+        print(kind, event.server, event.error)
+
+    def choose(servers: Sequence[str], attempts: int) -> tuple[str, float]:
+        return servers[attempts % len(servers)], 0.1
+
+    async with jetstream.open_connection(
+        ["nats://a", "nats://b"],
+        max_reconnect_attempts=None,
+        on_disconnected=hear,
+        choose_server=choose,
+        credentials=lambda: jetstream.Credentials(token="t"),
+    ) as connection:
+        async with connection.events() as events:
+            event: jetstream.ConnectionEvent = await events.receive()
+            print(event)
+        async with jetstream.JetStream(connection, domain="hub", timeout=1.0) as js:
+            prefix: str = js.options.prefix
+            print(prefix)
+        await connection.drain()
+    async with jetstream.connect("nats://a", publish_async_max_pending=5, name="x") as js:
+        print((await js.account_info()).limits.max_streams)
+    async with jetstream.connect("nats://a", max_pending=5) as js:  # type: ignore[call-arg]
+        pass
+
+
+async def streams(js: jetstream.JetStream) -> None:
+    stream: jetstream.Stream = await js.create_stream(name="S", subjects=["a", "b"])
+    await js.create_stream(jetstream.StreamConfig(name="S"), retention="workqueue")
+    await js.create_stream(name="S", retention="never")  # type: ignore[arg-type]
+    await js.create_stream(name="S", max_message=5)  # type: ignore[call-arg]
+    stream = await js.edit_stream("S", max_bytes=8, placement=jetstream.Placement(tags=("ssd",)))
+    info: jetstream.StreamInfo = await stream.info(subject_filter="a.*")
+    counts: Mapping[str, int] = info.state.subjects
+    created: datetime = info.created
+    message: jetstream.RawMessage = await stream.get_message(1, next_for="a")
+    header: str = message.headers["A"]
+    purged: int = await stream.purge(keep=1)
+    names: jetstream.Lister[str] = js.stream_names()
+    async for name in names:
+        print(name.upper(), counts, created, header, purged)
+    async for each in js.list_streams("a.b"):
+        print(each.config.name)
+
+
+async def publishing(js: jetstream.JetStream) -> None:
+    ack: jetstream.PubAck = await js.publish("a", b"x", msg_id="1", ttl="never")
+    await js.publish("a", "text", headers={"A": "1", "B": ["2", "3"]}, expect_last_sequence=0)
+    await js.publish("a", 5)  # type: ignore[arg-type]
+    await js.publish("a", b"x", ttl="1h")  # type: ignore[arg-type]
+    await js.publish("a", b"x", message_id="1")  # type: ignore[call-arg]
+    await js.publish("a", schedule=jetstream.Every(5), schedule_target="b")
+    await js.publish(jetstream.PubMessage(subject="a", options={"msg_id": "1"}))
+    future: jetstream.PublishFuture = await js.publish_async("a", b"x", stall_wait=None)
+    ack = await future.wait()
+    async with js.batch() as batch:
+        await batch.add("a", b"x", expect_last_sequence=0)
+    done: jetstream.PubAck | None = batch.ack
+    print(ack.sequence, done)
+
+
+async def legacy_names(js: legacy.JetStreamContext) -> None:
+    def callback(message: jetstream.Message) -> None:
+        print(message.data)
+
+    info: jetstream.StreamInfo = await js.add_stream(name="S", subjects=["a"])
+    async with js.subscribe("a", callback, manual_ack=True) as push:
+        await push.drain()
+    async with js.subscribe_sync("a", durable="d", max_deliver=3) as sync:
+        message: jetstream.Message = await sync.next_msg(1.0)
+    async with js.pull_subscribe("a", "d") as pull:
+        messages: list[jetstream.Message] = await pull.fetch(10)
+    print(info, message, messages)
 
 
 async def stores(js: jetstream.JetStream) -> None:

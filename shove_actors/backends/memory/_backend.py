@@ -220,9 +220,12 @@ class MemoryBackend:
         declare(self.server, topologies)
 
     async def open_lane(self, spec: LaneSpec) -> Lane:
-        return (await self.open_lanes([spec]))[0]
+        return (await self._open([spec]))[0]
 
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[Lane]:
+        return await self._open(specs)
+
+    async def _open(self, specs: Sequence[LaneSpec]) -> list[Lane]:
         await self.reach_server()
         opened = [(spec, *self._durable(spec)) for spec in specs]
         lanes: list[Lane] = []

@@ -9,7 +9,8 @@ import trio
 
 from shove_actors._errors import TopicNotDeclared, TopologyError
 from shove_actors.backends._delivery import Delivery
-from shove_actors.backends._keyed_lane import KeyedLane, pin_timeout
+from shove_actors.backends._keyed_lane import KeyedLane
+from shove_actors.backends._pinned import pin_timeout
 from shove_actors.backends._port import LaneSpec
 
 from ._durable import Durable, DurableSettings
@@ -63,7 +64,7 @@ class _Inbox:
 
 
 class MemoryPinned:
-    """See `PinnedDurable` of `backends._keyed_lane`."""
+    """See `backends._pinned.PinnedDurable`."""
 
     def __init__(self, backend: MemoryBackend, spec: LaneSpec, durable: PinnedDurable) -> None:
         assert spec.keyed is not None
@@ -114,8 +115,14 @@ class MemoryPinned:
         ticket = self._tickets
         connection = self.backend.link.connection
 
+        sent = True
+
         def read() -> None:
             durable.ack(sequence, server.now())
+            if sent:
+                self.lane.settled(delivery)  # in the same moment: nothing was in between
+            else:
+                self.backend.link.deliver(partial(self.lane.settled, delivery))
             self._unread.discard(ticket)
             if self._all_read is not None and not self._unread:
                 self._all_read.set()
@@ -130,6 +137,7 @@ class MemoryPinned:
                 server.call_at(server.now() + effect.late_s, read_late)
             elif not self.backend.link.send(read):
                 self._unread.discard(ticket)
+        sent = False
         if effect is not None and effect.after is not None:
             effect.after()
 
@@ -143,6 +151,11 @@ class MemoryPinned:
         confirmed = not self._unread
         self._unread.clear()
         return confirmed
+
+    async def is_gone(self, sequence: int) -> bool:
+        await self.backend.reach_server()
+        stream = self.backend.server.streams.get(self._record[0])
+        return stream is None or sequence not in stream.messages
 
     async def read_owner(self) -> tuple[bytes | None, int]:
         await self.backend.reach_server()
@@ -253,5 +266,3 @@ def keyed_settings(spec: LaneSpec) -> DurableSettings:
         ack_wait_s=spec.ack_wait_s,
         pin_timeout_s=pin_timeout(spec.ack_wait_s),
     )
-
-

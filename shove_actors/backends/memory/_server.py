@@ -23,6 +23,7 @@ from shove_actors._errors import (
     TopologyError,
     UsageError,
 )
+from shove_actors.backends._another_stream import another_stream
 from shove_actors.backends._port import Stored
 from shove_actors.messaging import Retention, Storage, layout_of, overlap
 
@@ -30,7 +31,7 @@ from ._durable import Durable, DurableSettings
 from ._faults import Faults
 from ._marks import Marks
 from ._pins import PinnedDurable
-from ._stream import Observer, StoredMessage, Stream, StreamSettings
+from ._stream import Observer, StoredMessage, Stream, StreamSettings, expected_stream
 from ._timers import DEFAULT_EPOCH_NS, ServerClock, Timers
 
 if TYPE_CHECKING:
@@ -278,6 +279,9 @@ class MemoryServer:
         stream = self.stream_for(subject)
         if stream is None:
             raise NoResponders(f"no stream takes subject {subject!r}")
+        expected = expected_stream(header_block)
+        if expected is not None and expected != stream.settings.name:
+            raise another_stream(subject)
         refusal = self.faults.refusal(stream.settings.name)
         if refusal is not None:
             raise refusal

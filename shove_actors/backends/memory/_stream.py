@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ._durable import Durable
 
 _MSG_ID = b"\r\nNats-Msg-Id:"
+_EXPECTED_STREAM = b"\r\nNats-Expected-Stream:"
 #: Of how many subjects it is kept in mind which durables read them.
 _SUBJECTS = 1024
 
@@ -86,10 +87,20 @@ class Observer(Protocol):
 
 def message_id(header_block: bytes) -> bytes | None:
     """The value of `Nats-Msg-Id`, spelled exactly so: the server's lookup is case-sensitive."""
-    start = header_block.find(_MSG_ID)
+    return _value(header_block, _MSG_ID)
+
+
+def expected_stream(header_block: bytes) -> str | None:
+    """The only stream that may store the message."""
+    value = _value(header_block, _EXPECTED_STREAM)
+    return value.decode() if value is not None else None
+
+
+def _value(header_block: bytes, name: bytes) -> bytes | None:
+    start = header_block.find(name)
     if start < 0:
         return None
-    start += len(_MSG_ID)
+    start += len(name)
     return header_block[start : header_block.index(b"\r\n", start)].strip() or None
 
 

@@ -30,6 +30,7 @@ from shove_actors._errors import (
 from shove_actors._groups import unwrapped
 from shove_actors._log import about
 from shove_actors.backends import margins
+from shove_actors.backends._another_stream import another_stream
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._port import (
     BackendEvent,
@@ -87,6 +88,8 @@ _NEVER = float("inf")
 #: Of the stream, or of the account (10002).
 _FULL = frozenset({10002, 10077, 10047, 10110, 10122})
 _TOO_LARGE = frozenset({10054, 10097})
+#: `Nats-Expected-Stream` named another one.
+_ANOTHER_STREAM = 10060
 _TEMPORARY = frozenset({10008, 10023})
 
 
@@ -317,10 +320,10 @@ class NatsBackend:
     async def declare(self, topologies: Sequence[Topology]) -> None:
         check_collisions(topologies)
         for topology in topologies:
-            await patiently(partial(declare_all, self.js, (topology,)))
+            await patiently(partial(declare_all, self.js, (topology,)), self.connection)
 
     async def ensure_durable(self, spec: LaneSpec) -> bool:
-        return await patiently(partial(ensure_durable, self.js, spec))
+        return await patiently(partial(ensure_durable, self.js, spec), self.connection)
 
     async def identity(self, spec: LaneSpec) -> str:
         """Names one durable among all that had its name."""
@@ -360,14 +363,16 @@ class NatsBackend:
         keyed = [spec for spec in specs if spec.keyed is not None]
         require(self.connection, KEYED if keyed else BASE)
         fresh: set[str] = set()
-        identities = await patiently(partial(ensure_durables, self.js, specs, fresh))
+        start = partial(patiently, connection=self.connection, waits=True)
+        identities = await start(partial(ensure_durables, self.js, specs, fresh))
         pause_s = 0.0
-        if fresh and specs[0].max_ack_pending == 1 and await was_read(self.js, specs[0].stream):
+        read_before = partial(was_read, self.js, specs[0].stream)
+        if fresh and specs[0].max_ack_pending == 1 and await start(read_before):
             pause_s = margins.DELETED_GRACE_S  # they may have taken the place of deleted ones
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
         if keyed:
-            await patiently(partial(self._ensure_owners, keyed[0].stream))
+            await start(partial(self._ensure_owners, keyed[0].stream))
         opened: list[Lane] = []
         for spec in specs:
             identity = identities.get(spec.durable, "")
@@ -419,7 +424,7 @@ class NatsBackend:
         return await list_marks(self.js, queue)
 
     async def keeps_marks(self, queue: str) -> bool:
-        return await keeps_marks(self.js, queue)
+        return await patiently(partial(keeps_marks, self.js, queue), self.connection, waits=True)
 
     def watch_marks(self, queue: str, changed: Callable[[], None]) -> Callable[[], None]:
         sid = watch_marks(self.connection, queue, changed)
@@ -428,9 +433,7 @@ class NatsBackend:
     async def list_owners(self, stream: str) -> dict[str, int]:
         return await list_owners(self.js, owners_bucket(stream))
 
-    async def write_owner(
-        self, stream: str, name: str, record: bytes, revision: int
-    ) -> int | None:
+    async def write_owner(self, stream: str, name: str, record: bytes, revision: int) -> int | None:
         return await write_owner(self.js, owners_bucket(stream), name, record, revision)
 
     async def remove_owner(self, stream: str, name: str, revision: int) -> None:
@@ -485,6 +488,8 @@ def _refusal(error: dict[str, Any], post: Post) -> Exception:
         return MessageTooLarge(f"the stream for {post.subject} refuses its size: {text}")
     if code in _TEMPORARY:
         return PublishUnknown(f"JetStream is not ready for {post.subject}: {text}")
+    if code == _ANOTHER_STREAM:
+        return another_stream(post.subject)
     refusal = PublishRefused(f"the stream for {post.subject} refused: {text} ({code})")
     refusal.__cause__ = ApiError(int(error.get("code", 0)), int(code), text)
     return refusal

@@ -58,7 +58,9 @@ async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
     return created
 
 
-async def _ensured(js: JetStream, spec: LaneSpec) -> tuple[ConsumerInfo, bool]:
+async def _ensured(
+    js: JetStream, spec: LaneSpec, fresh: set[str] | None = None
+) -> tuple[ConsumerInfo, bool]:
     """What is known of it from the very request that found or made it: by the next one it may be
     gone again."""
     try:
@@ -67,6 +69,8 @@ async def _ensured(js: JetStream, spec: LaneSpec) -> tuple[ConsumerInfo, bool]:
         raise _not_declared(spec) from exc
     except ConsumerNotFound:
         await _refuse_removed_shards(js, [spec])
+        if fresh is not None:
+            fresh.add(spec.durable)
         return await _create(js, spec), True
     await _reconcile(js, spec, info)
     return info, False
@@ -78,15 +82,14 @@ async def ensure_durables(
     """`ensure_durable` for many durables of one stream: one listing instead of a look at each.
 
     Returns when each was made, by name: a later one of the same name is another durable. `fresh`
-    gets the names of those that had to be created.
+    gets the names of those that had to be created; before they are, because the answer may be lost,
+    and who asks again finds them there.
     """
     made: dict[str, str] = {}
     if len(specs) < 4:
         for spec in specs:
-            info, created = await _ensured(js, spec)
+            info, _ = await _ensured(js, spec, fresh)
             made[spec.durable] = info.identity
-            if created:
-                fresh.add(spec.durable)
         return made
     known: dict[str, ConsumerInfo] = {}
     try:
@@ -103,8 +106,8 @@ async def ensure_durables(
         else:
             await _reconcile(js, spec, found)
             made[spec.durable] = found.identity
-    made.update(await _create_many(js, missing))
     fresh.update(spec.durable for spec in missing)
+    made.update(await _create_many(js, missing))
     return made
 
 

@@ -10,13 +10,15 @@ What the server does (2.15.1; docs/keyed.md has the whole list)
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from shove_actors._errors import ShoveError
 from shove_actors.backends._delivery import Delivery
-from shove_actors.backends._keyed_lane import KeyedLane, pin_timeout
+from shove_actors.backends._keyed_lane import KeyedLane
+from shove_actors.backends._pinned import pin_timeout
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import (
     JetStream,
@@ -53,6 +55,11 @@ class NatsPinned:
         self._bucket = owners_bucket(spec.stream)
         self._name = spec.keyed.record
         self._last_acked: bytes | None = None
+        #: Acknowledged, and not known to be read; the newest last.
+        self._sent: deque[Delivery] = deque()
+        #: An answer is on its way. What was asked for in an earlier era does not count.
+        self._asked = False
+        self._era = 0
         pin_s = pin_timeout(spec.ack_wait_s)
         self.patience_s = pin_s * 2
         #: When the silence of the server means that something is wrong (Trio time).
@@ -100,7 +107,48 @@ class NatsPinned:
 
     def ack(self, delivery: Delivery) -> None:
         self._last_acked = delivery.reply
-        self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
+        self._sent.append(delivery)
+        if self._asked:
+            self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
+        else:
+            self._ask(delivery)
+
+    def _ask(self, delivery: Delivery) -> None:
+        """Acknowledge it, with an answer, which proves all that were sent before it."""
+        self._asked = True
+        answer = self._conn.replies.expect(self._read, (self._era, delivery))
+        self._conn.write(pub(delivery.reply, answer, b"+ACK"))
+
+    def _read(
+        self, argument: object, header_block: bytes | None, payload: bytes | Exception
+    ) -> None:
+        assert isinstance(argument, tuple)
+        era, asked = argument
+        if era != self._era:
+            return
+        if isinstance(payload, Exception) or (not payload and status_of(header_block)):
+            self._prove_nothing()
+            return
+        self._asked = False
+        while self._sent:
+            delivery = self._sent.popleft()
+            self.lane.settled(delivery)
+            if delivery is asked:
+                break
+        if self._sent and not self._asked:
+            # Those that were sent since: the last of them once more, which the server answers.
+            self._ask(self._sent[-1])
+
+    def _prove_nothing(self) -> None:
+        """Of what was sent so far: the lane looks after it."""
+        self._era += 1
+        self._asked = False
+        self._sent.clear()
+
+    async def is_gone(self, sequence: int) -> bool:
+        self._prove_nothing()  # what was asked for would have been answered long ago
+        found = await self._js.next_message(self._spec.stream, sequence)
+        return found is None or found.sequence != sequence
 
     async def confirm(self) -> bool:
         """As `Settles.confirm`: the last acknowledgement once more, with an answer."""
@@ -131,6 +179,8 @@ class NatsPinned:
         return pinned, int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
 
     async def rewind(self) -> None:
+        # What it reads behind that it may ignore, and yet answer what comes later.
+        self._prove_nothing()
         await self._js.call(f"CONSUMER.RESET.{self._spec.stream}.{self._spec.durable}", {})
 
     async def unpin(self) -> None:

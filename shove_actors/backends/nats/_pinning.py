@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from shove_actors.backends._keyed_lane import pin_timeout
+from shove_actors.backends._pinned import pin_timeout
 from shove_actors.backends._port import LaneSpec
 
 #: The one priority group; whoever is pinned in it is sent the messages.

@@ -22,7 +22,7 @@ async def check_keys_side_by_side_and_each_in_order(server: Server, queue: str) 
             one.lane.ack(delivery)
         assert await one.take(1) == ["a-2"]
         assert await one.lane.confirm()
-        assert one.lane.keys == 0
+        await wait_until(lambda: one.lane.keys == 0)
         assert await one.settled()
 
 

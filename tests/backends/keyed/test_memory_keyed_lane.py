@@ -49,3 +49,19 @@ async def test_a_lost_acknowledgement_is_sent_again(
         one.lane.ack(first)
         assert await one.nothing(LEASE_S * 3)
         assert await one.settled()
+
+
+async def test_nothing_is_begun_after_a_pause(mock_clock: trio.testing.MockClock) -> None:
+    """By whoever runs first after the process was stopped, before anybody has looked."""
+    async with owner(MemoryServer(), "q") as one:
+        await one.publish("a-1", "a-2", "b-1")
+        mock_clock.rate = 10.0
+        first = await one.next()
+        mock_clock.rate = 0.0
+        mock_clock.jump(LEASE_S)
+        with pytest.raises(trio.WouldBlock):
+            one.lane.receive_nowait()
+        assert first.lost
+        one.lane.forget(first)
+        mock_clock.rate = 10.0
+        assert sorted(await one.take(3, 60.0)) == ["a-1", "a-2", "b-1"]

@@ -1,0 +1,67 @@
+"""What a keyed lane needs of a backend: a durable that delivers to one process at a time, and the
+record of who owns it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from ._delivery import Delivery
+
+#: The server's patience with an owner that does not pull, as a share of the lease; and bounds.
+PIN_SHARE: Final = 1 / 3
+PIN_LEAST_S: Final = 0.5
+PIN_MOST_S: Final = 10.0
+
+
+def pin_timeout(lease_s: float) -> float:
+    """After how long without a pull the server chooses somebody else."""
+    return min(PIN_MOST_S, max(PIN_LEAST_S, lease_s * PIN_SHARE))
+
+
+class PinnedDurable(Protocol):
+    """One durable that delivers to one process at a time, and the record of who owns it.
+
+    Requests raise `ShoveError` when it is not known what became of them.
+    """
+
+    @property
+    def connected(self) -> bool: ...
+
+    def pull(self, batch: int, pin: str | None) -> bool:
+        """Ask for messages. False: not connected."""
+        ...
+
+    def begin(self) -> None:
+        """Forget all pulls: what is heard of them from now on is only messages."""
+        ...
+
+    def ack(self, delivery: Delivery) -> None:
+        """`KeyedLane.settled` is called once the server is known to have read it, if ever."""
+        ...
+
+    async def is_gone(self, sequence: int) -> bool:
+        """Whether the message is not stored any more, so that its acknowledgement was read."""
+        ...
+
+    async def confirm(self) -> bool:
+        """Wait until the server has read all acknowledgements."""
+        ...
+
+    async def read_owner(self) -> tuple[bytes | None, int]:
+        """The record and its revision; 0 if there is none."""
+        ...
+
+    async def write_owner(self, record: bytes, revision: int) -> int | None:
+        """Its new revision. None: it is not at `revision` any more."""
+        ...
+
+    async def look(self) -> tuple[str | None, int, int]:
+        """Who is pinned, up to which sequence all is settled, and the last one delivered."""
+        ...
+
+    async def rewind(self) -> None: ...
+
+    async def unpin(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,287 @@
+"""One owner of a keyed shard, step by step. Whole histories: `properties/test_keyed_machine.py`."""
+
+from __future__ import annotations
+
+from shove_actors.backends._owner_record import (
+    REMEMBERED,
+    OwnerRecord,
+    claimed,
+    decode_owner,
+    encode_owner,
+)
+from shove_actors.backends._ownership import Fate, Ownership, Step
+
+LEASE_S = 12.0
+
+
+def pinned(own: Ownership, pin: str = "pin", now: float = 0.0) -> None:
+    assert own.arrived(pin, 1, 1, in_hand=False, now=now) is Fate.DISCARD
+    assert own.pin == pin
+
+
+def step(own: Ownership, now: float, hand: int = 0) -> Step | None:
+    return own.next(now, hand)[0]
+
+
+def owner(now: float = 0.0) -> Ownership:
+    """Of a shard that nobody had; nothing is delivered yet."""
+    own = Ownership("me", LEASE_S)
+    pinned(own, now=now)
+    assert step(own, now) is Step.READ
+    own.read(None, 0, now)
+    assert step(own, now) is Step.LOOK
+    own.looked("pin", 0, 1, now)
+    assert step(own, now) is Step.CLAIM
+    own.wrote(Step.CLAIM, 1, now, now)
+    assert step(own, now) is Step.REWIND
+    own.rewound(now)
+    return own
+
+
+def take(own: Ownership, count: int, sequence: int, now: float = 0.0) -> Fate:
+    return own.arrived("pin", count, sequence, in_hand=False, now=now)
+
+
+def test_a_standby_asks_for_nothing_but_the_record() -> None:
+    own = Ownership("me", LEASE_S)
+    assert own.pulls
+    assert own.few
+    assert step(own, 100.0) is Step.READ
+    own.read(OwnerRecord(owner="other"), 5, 100.0)
+    assert own.next(100.0, 0) == (None, 104.0)
+
+
+def test_a_shard_that_nobody_had_is_taken_at_once() -> None:
+    own = owner()
+    assert own.starts
+    assert take(own, 1, 1) is Fate.NEW
+    assert take(own, 2, 4) is Fate.NEW
+
+
+def test_the_record_has_to_stay_as_it_is_for_a_lease() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    assert step(own, 0.0) is Step.READ
+    own.read(OwnerRecord(owner="other"), 5, 1.0)
+    assert step(own, 1.0) is None
+    assert step(own, 2.0) is Step.READ
+    own.read(OwnerRecord(owner="other"), 6, 2.0)  # renewed: the wait begins anew
+    own.read(OwnerRecord(owner="other"), 6, 13.9)
+    assert step(own, 13.9) is None
+    assert step(own, 14.0) is Step.LOOK
+
+
+def test_what_was_handed_on_is_taken_at_once() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(OwnerRecord(owner="other", handed_on=True), 5, 0.0)
+    assert step(own, 0.0) is Step.LOOK
+
+
+def test_a_wait_that_began_before_the_pin_counts() -> None:
+    own = Ownership("me", LEASE_S)
+    own.read(OwnerRecord(owner="other"), 5, 0.0)
+    own.read(OwnerRecord(owner="other"), 5, 8.0)
+    pinned(own, now=11.0)
+    assert step(own, 11.0) is Step.READ
+    own.read(OwnerRecord(owner="other"), 5, 11.0)
+    assert step(own, 12.0) is Step.LOOK
+
+
+def test_somebody_else_was_faster() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(None, 0, 0.0)
+    own.looked("pin", 0, 1, 0.0)
+    assert step(own, 0.0) is Step.CLAIM
+    own.wrote(Step.CLAIM, None, 0.0, 0.0)
+    assert not own.owns
+    assert step(own, 0.0) is Step.READ
+
+
+def test_not_pinned_any_more_when_it_looks() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(None, 0, 0.0)
+    own.looked("another", 0, 1, 0.0)
+    assert own.pin is None
+    assert step(own, 0.0) is None
+
+
+def test_own_handlers_of_before_have_to_end_first() -> None:
+    own = owner()
+    take(own, 1, 1)
+    assert own.lapsed(9.0)
+    assert not own.lapsed(9.0), "told once"
+    assert step(own, 9.0, hand=1) is None
+    assert step(own, 9.0) is Step.READ
+    own.read(OwnerRecord(owner="me"), 1, 9.0)
+    assert step(own, 9.0) is Step.LOOK, "nobody has to be waited for"
+
+
+def test_the_lease_counts_from_when_the_write_left() -> None:
+    own = owner()
+    assert step(own, 3.9) is None
+    assert step(own, 4.0) is Step.RENEW
+    own.wrote(Step.RENEW, 2, 4.0, 8.0)
+    assert own.lapses_at == 4.0 + 0.75 * LEASE_S
+    assert own.may_settle(4.0 + 0.94 * LEASE_S)
+    assert not own.may_settle(4.0 + 0.96 * LEASE_S)
+
+
+def test_a_renewal_without_an_answer_proves_nothing() -> None:
+    own = owner()
+    assert step(own, 4.0) is Step.RENEW
+    own.failed(Step.RENEW, 6.0)
+    assert own.lapses_at == 0.75 * LEASE_S
+    assert step(own, 6.25) is Step.READ
+    own.read(OwnerRecord(owner="me"), 2, 6.3)  # it was written
+    assert own.lapses_at == 0.75 * LEASE_S, "read is not written"
+    assert step(own, 6.3) is Step.RENEW
+
+
+def test_the_record_is_somebody_elses() -> None:
+    own = owner()
+    own.failed(Step.RENEW, 4.0)
+    own.read(OwnerRecord(owner="other"), 7, 5.0)
+    assert not own.owns
+    assert own.lapsed(5.0)
+
+
+def test_a_hole_in_the_count_rewinds() -> None:
+    own = owner()
+    assert take(own, 1, 1) is Fate.NEW
+    assert take(own, 3, 3) is Fate.DISCARD
+    assert step(own, 1.0) is Step.REWIND
+    own.rewound(1.0)
+    assert take(own, 4, 4, now=1.1) is Fate.DISCARD, "on its way before the rewind"
+    assert own.arrived("pin", 1, 1, in_hand=True, now=1.2) is Fate.AGAIN
+    assert take(own, 2, 2, now=1.2) is Fate.NEW
+
+
+def test_what_was_settled_and_not_heard_is_settled_again() -> None:
+    own = owner()
+    assert take(own, 1, 1) is Fate.NEW
+    assert take(own, 2, 2) is Fate.NEW
+    assert take(own, 3, 1) is Fate.SETTLED
+
+
+def test_number_one_that_never_comes_is_asked_for_again() -> None:
+    own = owner()
+    assert take(own, 2, 2, now=0.5) is Fate.DISCARD
+    assert step(own, 0.5) is None
+    assert take(own, 3, 3, now=1.5) is Fate.DISCARD
+    assert step(own, 1.5) is Step.REWIND
+
+
+def test_two_heartbeats_that_know_of_more() -> None:
+    own = owner()
+    take(own, 1, 1)
+    own.delivered_up_to(2)
+    assert step(own, 0.5) is None, "it may be on its way"
+    own.delivered_up_to(2)
+    assert step(own, 0.5) is Step.REWIND
+
+
+def test_pinned_anew_after_a_restart() -> None:
+    own = owner()
+    take(own, 1, 1)
+    own.refused(1.0)
+    assert own.pulls
+    assert step(own, 1.0) is Step.LOOK
+    own.looked(None, 0, 1, 1.0)
+    assert own.starts, "nobody else is pinned: go on"
+    assert own.arrived("pin2", 5, 2, in_hand=False, now=1.1) is Fate.DISCARD
+    assert own.pin == "pin2"
+    assert step(own, 1.1) is Step.REWIND
+
+
+def test_somebody_else_is_pinned() -> None:
+    own = owner()
+    take(own, 1, 1)
+    own.refused(1.0)
+    assert step(own, 1.0, hand=1) is Step.LOOK
+    own.looked("theirs", 0, 1, 1.0)
+    assert own.leaving
+    assert not own.starts
+    assert not own.pulls
+    assert step(own, 1.0, hand=1) is None, "a handler runs still"
+    assert step(own, 4.0, hand=1) is Step.RENEW, "for as long as it takes"
+    own.wrote(Step.RENEW, 2, 4.0, 4.0)
+    assert step(own, 5.0) is Step.REWIND
+    own.rewound(5.0)
+    assert step(own, 5.0) is Step.RELEASE
+    assert own.wanted_record is not None
+    assert own.wanted_record.handed_on
+    own.wrote(Step.RELEASE, 3, 5.0, 5.0)
+    assert not own.owns
+    assert not own.lapsed(5.0), "nothing is to be cancelled"
+
+
+def test_leaving_unpins() -> None:
+    own = owner()
+    own.leave()
+    assert step(own, 0.0) is Step.REWIND
+    own.failed(Step.REWIND, 0.0)
+    assert step(own, 0.3) is Step.RELEASE, "without it the next one only waits longer"
+    own.wrote(Step.RELEASE, 2, 0.3, 0.3)
+    assert not own.pulls
+    assert step(own, 0.3) is Step.UNPIN
+    own.unpinned()
+    assert own.pin is None
+
+
+def test_nothing_is_asked_without_a_connection() -> None:
+    own = owner()
+    own.disconnected()
+    assert own.next(4.0, 0) == (None, float("inf"))
+    own.reconnected(5.0)
+    assert step(own, 5.0) is Step.RENEW
+
+
+def test_a_durable_that_is_made_anew_ends_the_ownership() -> None:
+    """Its sequences may be those of another stream."""
+    own = owner()
+    take(own, 1, 7)
+    own.recreated()
+    assert own.lapsed(0.1)
+    assert not own.owns
+
+
+# ------------------------------------------------------------------ the record
+
+
+def test_deliveries_are_counted_by_owners_that_vanished() -> None:
+    first = claimed(None, "a", floor=0, high=3)
+    assert [first.deliveries(s) for s in (1, 3)] == [1, 1], "thrown away by standbys"
+    second = claimed(first, "b", floor=0, high=5)
+    assert [second.deliveries(s) for s in (1, 5, 6)] == [2, 2, 1]
+    third = claimed(second, "c", floor=2, high=5)
+    assert [third.deliveries(s) for s in (3, 5, 6)] == [3, 3, 1]
+
+
+def test_what_was_handed_on_was_delivered_but_killed_nobody() -> None:
+    left = OwnerRecord(owner="a", handed_on=True, high=5)
+    after = claimed(left, "b", floor=2, high=9)
+    assert [after.deliveries(s) for s in (3, 5, 6)] == [2, 2, 1]
+    assert after.lost == ()
+
+
+def test_settled_ranges_are_forgotten_and_there_are_never_many() -> None:
+    record = claimed(None, "a", floor=0, high=0)
+    for number in range(1, 200):
+        record = claimed(record, f"o{number}", floor=0, high=number)
+    assert len(record.lost) == REMEMBERED
+    assert claimed(record, "z", floor=500, high=500, ours=True).lost == ()
+
+
+def test_a_record_survives_the_wire() -> None:
+    record = OwnerRecord(owner="a", handed_on=True, high=9, lost=((1, 4), (2, 9)))
+    assert decode_owner(encode_owner(record)) == record
+    assert decode_owner(None) is None
+
+
+def test_what_nobody_can_read_belongs_to_somebody() -> None:
+    found = decode_owner(b"\xff not json")
+    assert found is not None
+    assert not found.handed_on
