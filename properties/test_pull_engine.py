@@ -27,15 +27,8 @@ from hypothesis.stateful import (
 )
 
 from shove_actors._errors import ConsumerNotFound, RequestTimeout
-from shove_actors.jetstream._pull_engine import (
-    Abandon,
-    Action,
-    Ask,
-    End,
-    LookUp,
-    PullEngine,
-    Tell,
-)
+from shove_actors.jetstream._pull_actions import Abandon, Action, Ask, End, LookUp, Tell
+from shove_actors.jetstream._pull_engine import PullEngine
 from shove_actors.jetstream._pull_options import PullOptions, pull_options
 
 # A search, not a check of a minute: `nox -s properties`.

@@ -23,7 +23,6 @@ Test: `properties/test_pull_engine.py` runs it against a model of a server that 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from shove_actors._errors import (
@@ -42,54 +41,13 @@ from shove_actors._errors import (
     StreamNotFound,
 )
 
+from ._pull_actions import Abandon, Action, Ask, End, ForgetPin, LookUp, Tell
 from ._pull_ledger import NEVER, STALL_S, PullLedger
 from ._pull_options import MANY, PullOptions
 from ._pull_status import Verdict, verdict_of
 
 #: Pauses after a pull that nobody answers, although the consumer seems to exist.
 PAUSE_FIRST_S, PAUSE_MOST_S = 0.25, 5.0
-
-
-@dataclass(frozen=True)
-class Ask:
-    """A request to send."""
-
-    batch: int
-    max_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Tell:
-    """A notice for the user; reading goes on."""
-
-    error: JetStreamError
-
-
-@dataclass(frozen=True)
-class End:
-    """Nothing more can come: hand over what is buffered, then this."""
-
-    error: Exception
-
-
-@dataclass(frozen=True)
-class Abandon:
-    """Give up the inbox: its requests may live on, unseen."""
-
-
-@dataclass(frozen=True)
-class ForgetPin:
-    """Another client is pinned."""
-
-
-@dataclass(frozen=True)
-class LookUp:
-    """Does the consumer exist? Report to `looked_up` with this number."""
-
-    number: int
-
-
-Action = Tell | End | Abandon | ForgetPin | LookUp
 
 
 class PullEngine:

@@ -27,7 +27,8 @@ from ._connection import Connection
 from ._events import ConnectionEvent
 from ._inlet import Inlet
 from ._message import Message
-from ._pull_engine import Abandon, Action, Ask, End, ForgetPin, LookUp, PullEngine, Tell
+from ._pull_actions import Abandon, Action, Ask, End, ForgetPin, LookUp, Tell
+from ._pull_engine import PullEngine
 from ._pull_line import PullLine
 from ._pull_options import PullOptions
 from ._source import NOTICES_KEPT, OnError, check_on_error

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from shove_actors._errors import UsageError
 from shove_actors.backends.memory import Direction, FaultEvent, MemoryServer
@@ -70,6 +70,17 @@ class Rates:
         none = {f.name: 0.0 for f in fields(cls) if not f.name.startswith("longest")}
         return cls(**{**none, **rates})
 
+    def for_batches(self, size: int) -> Rates:
+        """Of events: in a small batch about as many faults as in one of some hundred messages.
+
+        And not more than a few processes killed in any: each is started again, which takes as long
+        as some hundred deliveries.
+        """
+        times = max(1.0, _BATCH / size)
+        shares = {name: min(_MOST, getattr(self, name) * times) for name in _SHARES}
+        shares["crash"] = min(shares["crash"], _CRASHES / size)
+        return replace(self, **shares)
+
 
 _SHARES = (
     "lose_ack",
@@ -98,6 +109,12 @@ _PLAIN: dict[str, Fault] = {
 }
 _DIRECTIONS: tuple[Direction, ...] = ("both", "up", "down")
 _FAR = 1 << 61
+
+#: Messages of a batch for which the rates are meant, and the largest share in a smaller one.
+_BATCH = 500
+_MOST = 0.2
+#: Processes that are killed during a batch, about.
+_CRASHES = 8
 
 
 class Drawn:

@@ -50,8 +50,6 @@ from . import _strategies as own
 
 _QUICK = frozenset(own.QUICK_MOVES)
 _SLOW_ONES = 10
-#: Processes that a drawn plan kills for each batch of the largest size, about.
-_CRASHES = 10
 #: Of a batch: how much of the largest one, over how many keys, and which of it have a script.
 _SHARES = st.sampled_from([0.0, 0.1, 1.0, 1.0])
 _KEYS = st.sampled_from([1, 3, 40])
@@ -124,8 +122,7 @@ class MessagingMachine(RuleBasedStateMachine):
         see `Simulation`. A batch is published at once: with rules left out at random, as Hypothesis
         does it, every second example would have nothing to handle otherwise.
         """
-        # A process that is killed is started again, which takes as long as some hundred deliveries.
-        rates = replace(rates, crash=min(rates.crash, _CRASHES / self.batch))
+        rates = rates.for_batches(self.batch)
         plan = FaultPlan.seeded(faults, rates, spare=[PUBLISHER]) if faults else FaultPlan()
         self.sim = Simulation(
             self.topic,

@@ -22,16 +22,8 @@ from shove_actors._errors import (
     ServerShutdown,
 )
 from shove_actors.jetstream import Verdict, verdict_of
-from shove_actors.jetstream._pull_engine import (
-    Abandon,
-    Action,
-    Ask,
-    End,
-    ForgetPin,
-    LookUp,
-    PullEngine,
-    Tell,
-)
+from shove_actors.jetstream._pull_actions import Abandon, Action, Ask, End, ForgetPin, LookUp, Tell
+from shove_actors.jetstream._pull_engine import PullEngine
 from shove_actors.jetstream._pull_options import GroupOptions, pull_options
 
 NEVER = float("inf")

@@ -42,8 +42,8 @@ from ._refused import explained
 DUPLICATE_WINDOW_S = 120.0
 
 #: What a NatsStreamConfig decides of a topic's own stream, and of its hold queues and its DLQ.
-_LIMITS = ("max_age", "max_bytes", "max_msgs", "num_replicas")
-_REPLICAS = ("num_replicas",)
+_LIMITS: Sequence[str] = ("max_age", "max_bytes", "max_msgs", "num_replicas")
+_REPLICAS: Sequence[str] = ("num_replicas",)
 
 
 def _window(max_age: float) -> float:
@@ -110,7 +110,7 @@ async def declare_all(js: JetStream, topologies: Sequence[Topology]) -> None:
             await _verify_external(js, topology)
         else:
             # Without a NatsStreamConfig the limits are whoever's who set them.
-            owned = _LIMITS if topology.stream_config is not None else ()
+            owned: Sequence[str] = _LIMITS if topology.stream_config is not None else ()
             await _declare(js, main_stream(topology), owned=owned, shards=topology.routing_shards)
         for config in side_streams(topology):
             # Limits that an operator put on a side stream are the operator's: not reconciled. Its
@@ -167,7 +167,9 @@ async def refuse_skip(js: JetStream, queue: str) -> None:
         raise skip_refusal(queue)
 
 
-async def _declare(js: JetStream, config: StreamConfig, *, owned: Sequence[str], shards: int) -> bool:
+async def _declare(
+    js: JetStream, config: StreamConfig, *, owned: Sequence[str], shards: int
+) -> bool:
     """True when it was made. `owned`: the settings that are brought to what `config` says."""
     for last in (False, True):
         try:

@@ -51,8 +51,7 @@ class Demand(PullLine):
     ) -> None:
         super().__init__(
             backend.connection,
-            backend.js.prefix.encode()
-            + f"CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}".encode(),
+            backend.js.prefix.encode() + f"CONSUMER.MSG.NEXT.{spec.stream}.{spec.durable}".encode(),
             on_message=on_message,
             on_late=on_late,
             start_soon=backend.start_soon,

@@ -41,7 +41,7 @@ def explained(
     if exc.err_code == _NO_STORAGE:
         return TopologyError(
             f"stream {name!r} wants max_bytes={config.max_bytes}, more than the server's store or "
-            "the account has left; lower max_bytes, or raise max_file_store (or the account's limit)"
+            "the account has left; lower max_bytes, or raise max_file_store, or the account's limit"
         )
     if exc.err_code == _TOO_MANY_STREAMS:
         return UnavailableError(
