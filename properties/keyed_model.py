@@ -27,6 +27,8 @@ ACK_WAIT_S = 12.0
 TICK_S = 0.25
 #: How long a cancelled handler may take to end: half of what the margins leave.
 UNWIND_S = LEASE_S * 0.1
+#: Defects are put here.
+LANES: type[KeyLanes[str, Any]] = KeyLanes
 CREDIT = 6
 MAX_IN_FLIGHT = 3
 
@@ -216,7 +218,7 @@ class Process:
 
     def __post_init__(self) -> None:
         self.own = self.kind(self.name, LEASE_S)
-        self.lanes: KeyLanes[str, Item] = KeyLanes(MAX_IN_FLIGHT)
+        self.lanes: KeyLanes[str, Item] = LANES(MAX_IN_FLIGHT)
         self.hand: dict[int, Item] = {}
         self.unwinding: list[Item] = []
         #: Under the present ownership.
@@ -258,7 +260,7 @@ class Process:
                     if item.ends_by > self.now:
                         self.unwinding.append(item)
             self.hand.clear()
-            self.lanes = KeyLanes(MAX_IN_FLIGHT)
+            self.lanes = LANES(MAX_IN_FLIGHT)
             self.finished.clear()
         self.unwinding = [i for i in self.unwinding if (i.ends_by or 0.0) > self.now]
         if self.own.owns:

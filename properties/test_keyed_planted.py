@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import keyed_model
 import pytest
 from keyed_histories import history
 
+from shove_actors.backends._key_lanes import KeyLanes
 from shove_actors.backends._owner_record import OwnerRecord
 from shove_actors.backends._ownership import Fate, Ownership, Step
 
@@ -163,6 +165,47 @@ def test_the_histories_show_it(defect: type[Ownership]) -> None:
         try:
             history(seed, defect)
         except AssertionError:
+            return
+    pytest.fail(f"{HISTORIES} histories with {defect.__name__}, and nothing was seen")
+
+
+class StartsUnread(KeyLanes[str, object]):
+    """The next of a key begins before the server has read that the one before has ended."""
+
+    def settling(self, key: str) -> None:
+        super().settling(key)
+        super().done(key)
+
+    def done(self, key: str) -> None:
+        """Done already."""
+
+
+class RetriesLast(KeyLanes[str, object]):
+    """What is tried again goes behind the others of its key."""
+
+    def again(self, key: str, due: float) -> None:
+        self._items[key].rotate(-1)
+        super().again(key, due)
+
+
+class TwoAtOnce(KeyLanes[str, object]):
+    """A key that gets another message is ready, whatever is in flight."""
+
+    def push(self, key: str, item: object) -> None:
+        super().push(key, item)
+        if key not in self._ready:
+            self._ready.append(key)
+
+
+@pytest.mark.parametrize("defect", [StartsUnread, RetriesLast, TwoAtOnce])
+def test_the_histories_show_what_is_wrong_with_the_keys(
+    defect: type[KeyLanes[str, object]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keyed_model, "LANES", defect)
+    for seed in range(HISTORIES):
+        try:
+            history(seed)
+        except Exception:
             return
     pytest.fail(f"{HISTORIES} histories with {defect.__name__}, and nothing was seen")
 

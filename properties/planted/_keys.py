@@ -194,8 +194,9 @@ KEYS = (
     Defect(
         name="control-message-acked-first",
         wrong="A release is acknowledged before the dead letters are handled.",
-        by="O I P",
-        machines=("fail_all",),
+        by="O I P test",
+        machines=("fail_all", "test"),
+        tests=("tests/runtime/test_replay_trouble.py::test_a_crash_goes_on_with_what_is_left",),
         plants=(
             edit(
                 Gated,

@@ -112,15 +112,23 @@ LANES = (
     Defect(
         name="stuck-settle-keeps-connection",
         wrong="A settle that nobody has read by the end of its lease is left on its way.",
-        by="I O",
-        machines=("skip", "fail_all"),
+        by="I O test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/testing/test_simulation.py"
+            "::test_the_simulation_finds_a_settle_that_is_read_too_late",
+        ),
         plants=(edit(MemoryLane, "_guard", ("backend.drop_connection()", "pass")),),
     ),
     Defect(
         name="stale-successor-is-handled",
         wrong="A second delivery of what is settled is handled; nobody asks whose it is.",
-        by="O B I",
-        machines=("skip", "fail_all"),
+        by="O B I test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/backends/memory/test_lane.py"
+            "::test_acknowledging_the_old_one_drops_its_successor",
+        ),
         plants=(
             edit(
                 Worker,
@@ -223,8 +231,12 @@ LANES = (
     Defect(
         name="deleted-durable-made-anew-at-once",
         wrong="A shard's durable that was deleted is read again before its old handlers are over.",
-        by="I",
-        machines=("skip", "fail_all"),
+        by="I test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/runtime/test_deleted_durable.py"
+            "::test_no_second_handler_begins_before_the_first_has_ended",
+        ),
         plants=(
             edit(
                 MemoryLane,
@@ -236,8 +248,12 @@ LANES = (
     Defect(
         name="stopped-before-its-turn-times-out",
         wrong="A consumer that is stopped as a message arrives counts it as timed out.",
-        by="B",
-        machines=("serial", "skip"),
+        by="B test",
+        machines=("serial", "skip", "test"),
+        tests=(
+            "tests/testing/test_simulated_ends.py"
+            "::test_a_stop_in_the_instant_in_which_a_message_arrives_costs_it_nothing",
+        ),
         plants=(
             edit(
                 Worker,

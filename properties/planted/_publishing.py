@@ -71,8 +71,11 @@ PUBLISHING = (
     Defect(
         name="two-of-a-key-under-way",
         wrong="A batch sends a message of a key before the one before it is stored.",
-        by="O",
-        machines=("skip", "fail_all"),
+        by="O test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/runtime/test_key_order.py::test_one_message_of_a_key_is_under_way_at_a_time",
+        ),
         plants=(
             edit(KeyOrder, "submit", ("if behind is not None:", "if False:")),
             edit(

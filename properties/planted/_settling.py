@@ -13,8 +13,12 @@ SETTLING = (
     Defect(
         name="ack-before-copy",
         wrong="The original is acknowledged before its copy is stored.",
-        by="L",
-        machines=("plain", "skip"),
+        by="L test",
+        machines=("plain", "skip", "test"),
+        tests=(
+            "tests/cases/test_f_dead_letters.py"
+            "::test_pc078_original_stays_until_its_dead_letter_is_safe",
+        ),
         plants=(
             edit(
                 Settler,

@@ -285,7 +285,10 @@ class KeyedLane:
         return delivery
 
     async def confirm(self) -> bool:
-        return await self._durable.confirm()
+        confirmed = await self._durable.confirm()
+        if self._closing:
+            await self.discard()  # the last that is asked of a lane
+        return confirmed
 
     # ------------------------------------------------------------------ from the backend
 
@@ -534,3 +537,8 @@ class KeyedLane:
     async def released(self) -> None:
         """Until the shard is handed on, or cannot be any more. After `close`, with `run`."""
         await self._released.wait()
+        await self.discard()
+
+    async def discard(self) -> None:
+        """Hear nothing more, whatever has become of the shard. Idempotent."""
+        await self._durable.close()

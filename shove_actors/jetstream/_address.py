@@ -182,6 +182,11 @@ def _host_and_port(location: str) -> tuple[str, int] | Problem:
             )
     if port_text is None:
         return host, DEFAULT_PORT
+    if re.match(r"[0-9]{1,5}[/?#]", port_text):
+        return Problem(
+            "has something after its port, and NATS URLs have no path or query; end it with the "
+            "port (an account or a domain is not chosen by the URL)"
+        )
     # At most five digits, so that no text of any length becomes a number.
     if not re.fullmatch(r"[0-9]{1,5}", port_text) or not 1 <= int(port_text) <= 65535:
         return Problem("has a bad port; it must be a number from 1 to 65535")

@@ -158,9 +158,12 @@ def audited(
     Raises `UsageError` for a timeout or a policy that is none.
     """
     if timeout is not None:
-        # A sink without a bound could hold its message for ever.
         check_seconds(
-            timeout, "audited timeout", positive=True, why=f", or None for {DEFAULT_TIMEOUT_S:g}"
+            timeout,
+            "audited timeout",
+            positive=True,
+            why=f", or None for {DEFAULT_TIMEOUT_S:g}; a sink without a bound could hold its "
+            "message for ever",
         )
     if on_failure not in ("retry", "keep"):
         raise UsageError(f"audited(on_failure={on_failure!r}): 'retry' or 'keep'")

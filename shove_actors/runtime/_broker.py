@@ -44,6 +44,7 @@ from shove_actors.messaging import (
 )
 
 from ._checks import check_seconds, check_whole
+from ._filling import warn_if_it_fills_up
 from ._group import ConsumerGroup, ConsumerSupervisor
 from ._hold_mover import HoldMover
 from ._lease import LeaseKeeper
@@ -132,6 +133,8 @@ class Broker:
         check_collisions([*{**self._topologies, **topologies}.values()])
         await self.backend.declare([t.topology for t in topics])
         self._topologies.update(topologies)
+        for topology in topologies.values():
+            warn_if_it_fills_up(topology)
 
     async def reshard(self, topic: SequencedTopic[Any], *, timeout: float = 60.0) -> Resharded:
         """Change the number of shards of a topic in use to that of `topic`, and keep all order.

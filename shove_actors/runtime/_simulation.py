@@ -105,7 +105,9 @@ def simulate(
         pending += arrived
         while True:
             # As many as fit; a place that becomes free within the tick is used within it.
-            for number in hands:
+            for number in hands if pending and len(busy) < takes * len(hands) else ():
+                if not pending:
+                    break
                 take = min(takes - hands[number], pending)
                 for _ in range(take):
                     heapq.heappush(busy, (now + service_s, number))

@@ -75,6 +75,17 @@ def test_keys_that_wait_take_nobodys_place() -> None:
     assert lanes.take() == "b1"
 
 
+def test_a_key_that_settles_waits_and_takes_nobodys_place() -> None:
+    lanes = filled(1, "aab")
+    assert lanes.take() == "a0"
+    lanes.settling("a")
+    assert take_all(lanes) == ["b2"]
+    lanes.done("b")
+    assert take_all(lanes) == []
+    lanes.done("a")
+    assert take_all(lanes) == ["a1"]
+
+
 def test_a_key_seen_is_not_a_key_kept() -> None:
     lanes: KeyLanes[int, int] = KeyLanes(4)
     for number in range(100_000):
@@ -112,6 +123,7 @@ class AgainstAList(RuleBasedStateMachine):
         #: (key, item), in the order of the stream, until done.
         self.hand: list[tuple[str, int]] = []
         self.flying: dict[str, int] = {}
+        self.settling: dict[str, int] = {}
         self.due: dict[str, float] = {}
         #: When each key last had its turn.
         self.turn: dict[str, int] = {}
@@ -122,7 +134,8 @@ class AgainstAList(RuleBasedStateMachine):
 
     def _ready(self) -> set[str]:
         keys = {key for key, _ in self.hand}
-        return {k for k in keys if k not in self.flying and self.due.get(k, 0.0) <= self.now}
+        busy = {*self.flying, *self.settling}
+        return {k for k in keys if k not in busy and self.due.get(k, 0.0) <= self.now}
 
     @rule(key=st.sampled_from(KEYS))
     def push(self, key: str) -> None:
@@ -146,10 +159,18 @@ class AgainstAList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
-    def done(self, data: st.DataObject) -> None:
+    def settle(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.flying)))
+        self.lanes.settling(key)
+        self.settling[key] = self.flying.pop(key)
+
+    @precondition(lambda self: self.flying or self.settling)
+    @rule(data=st.data())
+    def done(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted({*self.flying, *self.settling})))
         self.lanes.done(key)
-        self.hand.remove((key, self.flying.pop(key)))
+        of = self.flying if key in self.flying else self.settling
+        self.hand.remove((key, of.pop(key)))
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), delay=st.integers(0, 3))
@@ -170,8 +191,9 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule()
     def drop_waiting(self) -> None:
-        kept = [(k, i) for k, i in self.hand if self.flying.get(k) == i]
-        dropped = [i for k, i in self.hand if self.flying.get(k) != i]
+        busy = {*self.flying.items(), *self.settling.items()}
+        kept = [pair for pair in self.hand if pair in busy]
+        dropped = [i for k, i in self.hand if (k, i) not in busy]
         assert sorted(self.lanes.drop_waiting()) == dropped
         self.hand = kept
         self.due.clear()
@@ -182,6 +204,7 @@ class AgainstAList(RuleBasedStateMachine):
             return
         assert len(self.lanes) == len(self.hand)
         assert self.lanes.in_flight == len(self.flying)
+        assert self.lanes.waiting == len(self.hand) - len(self.flying) - len(self.settling)
         assert set(self.lanes.keys()) == {key for key, _ in self.hand}
         ready = len(self._ready())
         assert self.lanes.startable == min(ready, self.most - len(self.flying))

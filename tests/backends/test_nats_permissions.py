@@ -401,6 +401,55 @@ async def test_what_consumers_need(server_for: ServerProcess) -> None:
         assert (await js.stream_info("Orders-dlq")).messages == 1
 
 
+@allowing(
+    [
+        *(
+            subject
+            for stream in ("Orders-dlq", "Orders-hold-200ms")
+            for subject in (
+                f"$JS.API.CONSUMER.*.{stream}.>",
+                f"$JS.API.CONSUMER.MSG.NEXT.{stream}.>",
+                f"$JS.API.STREAM.INFO.{stream}",
+                f"$JS.ACK.{stream}.>",
+            )
+        ),
+        "$JS.API.STREAM.*.Orders-dlq-attempts",
+        "$JS.API.STREAM.MSG.GET.Orders-dlq-attempts",
+        "Orders-dlq-attempts.*",
+        "Orders",
+    ],
+    ["_INBOX.>", "$JS.EVENT.ADVISORY.>"],
+)
+async def test_what_consumers_of_dead_letters_need(server_for: ServerProcess) -> None:
+    complaints: list[BackendEvent] = []
+    seen: Journal[str] = Journal()
+
+    dying: Journal[str] = Journal()
+
+    async def reject(order: Order) -> Outcome:
+        dying.add(order.name)
+        return Outcome.REJECT
+
+    async def handle(order: Order) -> Outcome:
+        seen.add(order.name)
+        if order.name == "again" and len(seen.entries) < 3:
+            return Outcome.RETRY
+        return Outcome.REJECT if order.name == "never" else Outcome.ACK
+
+    async with open_broker(config(server_for, "admin")) as broker:
+        async with consuming(broker, TOPIC, reject):
+            names = ("well", "again", "never")
+            await broker.publisher().publish_batch(TOPIC, [Order(name) for name in names])
+            await dying.until(3)
+    async with open_broker(config(server_for)) as broker:
+        broker.backend.listen(complaints.append)
+        group = broker.consumer_supervisor()
+        group.register_dlq(TOPIC, handle, retry_delay=0.1)
+        async with running(group):
+            await seen.until(4)
+    assert [event for event in complaints if event.kind == "error"] == []
+
+
 @allowing(["$JS.API.STREAM.>"], ["_INBOX.>"])
 async def test_what_declaring_needs(server_for: ServerProcess) -> None:
     complaints: list[BackendEvent] = []

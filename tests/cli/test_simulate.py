@@ -40,7 +40,7 @@ def test_the_flights_are_all_there() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [["--min", "5", "--max", "2"], ["--cooldown", "-1"], ["--service", "0"]],
+    [["--min", "5", "--max", "2"], ["--service", "3600", "--max", "1"]],
 )
 def test_numbers_that_make_no_sense_are_one_line(
     wrong: list[str], capsys: pytest.CaptureFixture[str]
@@ -56,10 +56,12 @@ def test_what_would_not_end_is_refused_by_the_name_of_its_option(
 ) -> None:
     if value == "1e-9" and option in ("--hysteresis", "--cooldown"):
         value = "1e300"
-    assert main(["simulate-autoscaler", option, value]) == 2
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate-autoscaler", option, value])
+    assert caught.value.code == 2
     error = capsys.readouterr().err
-    assert option in error
-    assert "Traceback" not in error
+    assert f"'{option}'" in error
+    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -69,8 +71,10 @@ def test_what_would_not_end_is_refused_by_the_name_of_its_option(
 def test_ranges_of_whole_numbers(
     option: str, value: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["simulate-autoscaler", option, value]) == 2
-    assert option in capsys.readouterr().err
+    with pytest.raises(SystemExit) as caught:
+        main(["simulate-autoscaler", option, value])
+    assert caught.value.code == 2
+    assert f"'{option}'" in capsys.readouterr().err
 
 
 def test_a_load_that_is_never_drained_is_said(capsys: pytest.CaptureFixture[str]) -> None:

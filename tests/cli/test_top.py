@@ -192,6 +192,22 @@ def test_top_in_a_terminal(server: ServerProcess) -> None:
         assert screen.process.wait(timeout=LONG_S) == 0
 
 
+@pytest.mark.slow
+def test_a_server_that_goes_and_comes_back(own_server: ServerProcess) -> None:
+    trio.run(put, own_server.url, "orders")
+    with Screen(["top", "--url", own_server.url, "--interval", "0.1"]) as screen:
+        screen.until("orders", "stored/s")
+        own_server.kill()
+        screen.forget()
+        screen.until("connect")
+        own_server.restart()
+        screen.forget()
+        screen.until("orders", "round trip", without="connect")
+        screen.process.send_signal(signal.SIGINT)
+        screen.drain()
+        assert screen.process.wait(timeout=LONG_S) == 0
+
+
 class Screen:
     """A command in a terminal of its own."""
 
@@ -236,9 +252,16 @@ class Screen:
         self._seen += chunk
         return bool(chunk)
 
-    def until(self, *words: str) -> None:
+    def forget(self) -> None:
+        """What is shown from now on counts."""
+        self._read()
+        self._seen = b""
+
+    def until(self, *words: str, without: str | None = None) -> None:
         def shown() -> bool:
             assert self._read() or self.process.poll() is None, self._seen
+            if without is not None and without.encode() in self._seen:
+                self._seen = b""  # an earlier picture
             return all(word.encode() in self._seen for word in words)
 
         wait_until_sync(shown, timeout=LONG_S, message=f"{words} in the terminal")

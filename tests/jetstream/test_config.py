@@ -68,6 +68,8 @@ def test_urls(given_urls: Any, expected: list[str]) -> None:
         ("nats://h:٣", "bad port"),
         ("nats://h:" + "9" * 5000, "bad port"),
         ("nats://h/path", "character in its host"),
+        ("nats://h:4222/path", "no path or query"),
+        ("nats://u:p@h:4222?x=1", "no path or query"),
         ("nats://h?x=1", "character in its host"),
         ("nats://a b", "character in its host"),
         ("nats://::1", "brackets"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import trio
 
 from shove_actors import Outcome
+from shove_actors.backends import KeyedLane
 from shove_actors.messaging import SequenceFailure
 from tests.support import wait_until
 
@@ -103,6 +104,8 @@ async def check_a_stuck_key_holds_nobody_up(server: Server, queue: str) -> None:
             await log.until(100, within=10)
             assert log.of("stuck") == []
             group.hard_stop()
+        lanes = opened.backend._lanes  # type: ignore[attr-defined]
+        assert not [lane for lane in lanes if isinstance(lane, KeyedLane)], "left behind"
 
 
 async def check_a_drain_hands_the_shards_on(server: Server, queue: str) -> None:

@@ -15,6 +15,8 @@ import trio.testing
 from shove_actors import (
     AuditLog,
     MemoryConfig,
+    NatsStreamConfig,
+    Retention,
     Telemetry,
     UsageError,
     audited,
@@ -116,3 +118,29 @@ async def test_what_is_no_configuration(config: Any, shown: str) -> None:
     with pytest.raises(UsageError, match=f"such as NatsConfig.* not {shown}"):
         async with open_broker(config):
             pass
+
+
+@pytest.mark.parametrize(
+    ("config", "warns"),
+    [
+        (NatsStreamConfig(retention=Retention.LIMITS, max_messages=5), True),
+        (NatsStreamConfig(retention=Retention.LIMITS, max_bytes=5_000_000), True),
+        (NatsStreamConfig(retention=Retention.LIMITS, max_messages=5, max_age=60), False),
+        (NatsStreamConfig(retention=Retention.LIMITS), False),
+        (NatsStreamConfig(max_messages=5), False),
+    ],
+    ids=["messages", "bytes", "age", "endless", "work-queue"],
+)
+async def test_a_stream_that_would_fill_up_for_good_is_said(
+    memory_world: World,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    config: NatsStreamConfig,
+    warns: bool,
+) -> None:
+    topic = memory_world.topic(lambda builder: builder.nats_stream_config(config).dlq())
+    async with memory_world.broker(topic):
+        pass
+    said = [r for r in caplog.records if r.__dict__.get("shove_event") == "stream_fills"]
+    assert len(said) == warns
+    assert all("max_age" in record.getMessage() for record in said)

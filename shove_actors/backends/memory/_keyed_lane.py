@@ -252,9 +252,8 @@ class MemoryKeyedLane(KeyedLane):
             self._backend.emit("lane_recreated", durable=self.spec.durable)
             self._timer.set()
 
-    async def released(self) -> None:
-        await super().released()
-        await self._pinned.close()
+    async def discard(self) -> None:
+        await super().discard()
         self._backend.lane_retired(self)
 
 

@@ -338,8 +338,7 @@ class NatsKeyedLane(KeyedLane):
             self.recreated()
         self.recovery.begin(why)
 
-    async def released(self) -> None:
-        await super().released()
+    async def discard(self) -> None:
         self.recovery.stop()
         self._backend.forget_lane(self)
-        await self._pinned.close()
+        await super().discard()

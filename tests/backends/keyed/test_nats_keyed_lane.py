@@ -56,3 +56,27 @@ async def test_cut_off_for_longer_than_the_lease(own_server: ServerProcess) -> N
         one.lane.forget(first[1])
         await trio.to_thread.run_sync(own_server.resume)
         assert await one.take(2, LEASE_S * 4) == ["a-1", "b-1"]
+
+
+async def test_the_next_of_a_key_waits_until_the_acknowledgement_is_read(
+    own_server: ServerProcess,
+) -> None:
+    async with owner(own_server, "q", ack_wait_s=20.0) as one:
+        await one.publish("a-1", "a-2", "b-1")
+        first, other = await one.next(), await one.next()
+        await trio.to_thread.run_sync(own_server.pause)
+        one.lane.ack(first)
+        assert await one.nothing(0.5), "nobody has read it"
+        await trio.to_thread.run_sync(own_server.resume)
+        assert (await one.next()).payload == b"a-2"
+        one.lane.ack(other)
+
+
+async def test_the_answer_to_an_acknowledgement_is_lost(own_server: ServerProcess) -> None:
+    """With the connection; the stream is asked, or delivers it again."""
+    async with owner(own_server, "q", ack_wait_s=20.0) as one:
+        await one.publish("a-1", "a-2")
+        first = await one.next()
+        one.lane.ack(first)
+        one.nats.connection.drop_session("the test says so")
+        assert (await one.next()).payload == b"a-2"
