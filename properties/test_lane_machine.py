@@ -16,10 +16,14 @@ from typing import ClassVar
 import msgspec
 import pytest
 from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
 
 from shove_actors import SequencedTopic, SequenceFailure, Topic, TopologyBuilder
 from shove_actors.runtime import AutoscalerConfig
-from shove_actors.testing import MessagingMachine
+from shove_actors.testing import DeleteConsumer, MessagingMachine, StreamFull
+from shove_actors.testing._places import durables_of, streams_of
+from shove_actors.testing.strategies import seconds
 
 # A search, not a check of a minute: `nox -s properties`.
 pytestmark = pytest.mark.slow
@@ -53,8 +57,25 @@ def _sequenced(policy: SequenceFailure) -> SequencedTopic[Note]:
 
 
 class NoteMachine(MessagingMachine):
+    """With what only a drawn plan does otherwise: durables are deleted, streams are full."""
+
     def make(self, number: int, key: str) -> Note:
         return Note(number, key)
+
+    @rule(which=st.integers(0, 15), then=seconds())
+    def consumer_is_deleted(self, which: int, then: float) -> None:
+        """A durable: those of a sequenced topic's shards, or one of a queue or hold queue."""
+        found = durables_of(self.sim.server, self.topic)
+        if found:
+            self._do("fault", DeleteConsumer(*found[which % len(found)]))
+        self._do("advance", then)
+
+    @rule(which=st.integers(0, 4), for_s=seconds(), then=seconds())
+    def stream_is_full(self, which: int, for_s: float, then: float) -> None:
+        """Of the queue, its hold queues, its dead letters, its poisoned keys."""
+        found = streams_of(self.topic)
+        self._do("fault", StreamFull(found[which % len(found)], for_s))
+        self._do("advance", then)
 
 
 class PlainMachine(NoteMachine):

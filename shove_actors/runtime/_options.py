@@ -89,7 +89,7 @@ def _check_consumers(span: object) -> None:
     if not isinstance(span, (tuple, list)) or len(span) != 2:
         raise UsageError(f"consumers={span!r:.60}: give a number, or (min, max)")
     low, high = span
-    why = "; a group without consumers would never do anything"
+    why = "; (min, max) needs 1 <= min <= max, a group without consumers would never do anything"
     for number in (low, high):
         check_whole(number, "consumers", least=1, most=MOST_CONSUMERS, why=why)
     if high < low:

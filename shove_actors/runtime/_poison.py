@@ -42,8 +42,8 @@ come to be although somebody else handles the message by then: the key is poison
 may end well. That errs on the safe side, nothing is handled out of turn, and takes a frozen write
 that outlives the lease; nothing is written after the lease is known to be lost.
 
-Tests: `tests/runtime/test_fail_all*.py`, `test_poison_by_others.py`, `tests/cases/test_c_fail_all.py`,
-`tests/durability/test_poison_kills.py`.
+Tests: `tests/runtime/test_fail_all*.py`, `tests/runtime/test_poison_by_others.py`,
+`tests/cases/test_c_fail_all.py`, `tests/durability/test_poison_kills.py`.
 """
 
 from __future__ import annotations

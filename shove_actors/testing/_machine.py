@@ -26,10 +26,9 @@ from typing import Any, ClassVar
 from shove_actors._errors import UsageError
 from shove_actors.messaging import Topic
 
-from ._fault_kinds import Crash, DeleteConsumer, Disconnect, Fault, Slow, Stall, StreamFull
+from ._fault_kinds import Crash, Disconnect, Fault, Slow, Stall
 from ._faults import FaultPlan
 from ._moves import Move
-from ._places import durables_of, streams_of
 from ._simulation import PUBLISHER, Simulation
 
 try:
@@ -178,21 +177,6 @@ class MessagingMachine(RuleBasedStateMachine):
         if isinstance(fault, (Disconnect, Slow, Stall)) and fault.process is None and alive:
             fault = replace(fault, process=alive[which % len(alive)])
         self._do("fault", fault)
-        self._do("advance", then)
-
-    @rule(which=st.integers(0, 15), then=own.seconds())
-    def consumer_is_deleted(self, which: int, then: float) -> None:
-        """A durable: those of a sequenced topic's shards, or one of a queue or hold queue."""
-        found = durables_of(self.sim.server, self.topic)
-        if found:
-            self._do("fault", DeleteConsumer(*found[which % len(found)]))
-        self._do("advance", then)
-
-    @rule(which=st.integers(0, 4), for_s=own.seconds(), then=own.seconds())
-    def stream_is_full(self, which: int, for_s: float, then: float) -> None:
-        """Of the queue, its hold queues, its dead letters, its poisoned keys."""
-        found = streams_of(self.topic)
-        self._do("fault", StreamFull(found[which % len(found)], for_s))
         self._do("advance", then)
 
     @precondition(lambda self: self.sim.alive)

@@ -342,7 +342,9 @@ async def test_pc062_control_headers_are_left_behind_by_copies(
             [copy] = await world.until_kept(broker, place, 1)
             await world.until_kept(broker, topic.queue, 0)
     assert copy.headers["X-Own"] == "kept"
-    assert {n for n in copy.headers if n.startswith("Nats-")} == {"Nats-Msg-Id"}
+    ours = {"Nats-Msg-Id", "Nats-Expected-Stream"}
+    assert {n for n in copy.headers if n.startswith("Nats-")} == ours
+    assert copy.headers["Nats-Expected-Stream"] == place
 
 
 # ------------------------------------------------------------------ PC-063

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import partial
 
 import pytest
@@ -25,6 +26,9 @@ from shove_actors.runtime._audit import PREPARE_TIMEOUT_S
 from tests.support import wait_until
 
 from .world import Journal, Order, World, ack
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 CLEAN = SupervisorOutcome()
 
@@ -173,11 +177,12 @@ async def test_a_connection_that_gives_up_ends_a_start(
     config = NatsConfig(
         own_server.url, reconnect_wait=0.05, reconnect_jitter=0.0, max_reconnect_attempts=3
     )
-    with trio.fail_after(30):
-        with pytest.RaisesGroup(ConnectionError, flatten_subgroups=True, allow_unwrapped=True):
-            async with open_broker(config) as broker:
-                await broker.declare(topic)
-                group = broker.consumer_group()
-                group.register(topic, ack)
-                await trio.to_thread.run_sync(own_server.kill)
-                await group.run_until(trio.sleep_forever)
+    with trio.fail_after(30), pytest.raises(BaseExceptionGroup) as caught:
+        async with open_broker(config) as broker:
+            await broker.declare(topic)
+            group = broker.consumer_group()
+            group.register(topic, ack)
+            await trio.to_thread.run_sync(own_server.kill)
+            await group.run_until(trio.sleep_forever)
+    # The group may have heard of it before the broker has cancelled it.
+    assert caught.value.split(ConnectionError)[1] is None

@@ -311,9 +311,7 @@ class MemoryBackend:
         owners = self.server.owners
         return {name: owners[of, name][1] for of, name in owners if of == stream}
 
-    async def write_owner(
-        self, stream: str, name: str, record: bytes, revision: int
-    ) -> int | None:
+    async def write_owner(self, stream: str, name: str, record: bytes, revision: int) -> int | None:
         await self.reach_server()
         return self.server.write_owner(stream, name, record, revision)
 

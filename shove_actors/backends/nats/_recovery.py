@@ -13,7 +13,7 @@ Invariants
   is a whole lease: also a process that is cut off, and hears nothing, has ended its handler by then
   (`margins`). Who starts in the meantime does not know: see `NatsBackend.open_lanes`.
 
-Tests: `tests/backends/checks_deleted.py`.
+Tests: `tests/backends/checks_deleted.py`, `tests/runtime/test_deleted_durable.py`.
 """
 
 from __future__ import annotations
