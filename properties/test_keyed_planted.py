@@ -86,16 +86,6 @@ class RemembersSettled(Ownership):
         self.last = max(last, self.last)
 
 
-class ForgetsSettled(Ownership):
-    """Handles anew what it has settled and the server did not hear of."""
-
-    def arrived(
-        self, pin: str | None, count: int, sequence: int, *, in_hand: bool, now: float
-    ) -> Fate:
-        fate = super().arrived(pin, count, sequence, in_hand=in_hand, now=now)
-        return Fate.NEW if fate is Fate.SETTLED else fate
-
-
 class ReleasesBusy(Ownership):
     """Hands the shard on while handlers run."""
 
@@ -149,7 +139,6 @@ DEFECTS = (
     AnyCount,
     TakesStragglers,
     RemembersSettled,
-    ForgetsSettled,
     ReleasesBusy,
     NeverLapses,
     LapsesLate,

@@ -25,6 +25,9 @@ from ._delivery import Delivery
 BUSY_S = 0.0005
 #: ... and for this long nobody starts more handlers at once than there are (`runtime/_pacer.py`).
 PAUSE_S = 0.01
+#: One that runs this long after it was woken has slept through something: a pass of the scheduler
+#: does not take as long, and leases may have run out meanwhile.
+STOOD_STILL_S = 0.1
 
 
 class LaneClosed(UnavailableError):
@@ -86,6 +89,10 @@ class LaneBuffer:
                 now = trio.current_time()
                 if now - self._woken_at > BUSY_S:
                     self.busy_until = now + PAUSE_S
+                if now - self._woken_at > STOOD_STILL_S:
+                    # The process was stopped, or somebody blocked, between the wake-up and our
+                    # turn: the lease keeper looks first, which it does between two passes.
+                    await trio.lowlevel.cancel_shielded_checkpoint()
         return self._waiting.popleft()
 
     def wake_next(self) -> bool:

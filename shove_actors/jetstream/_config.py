@@ -52,7 +52,7 @@ class NatsConfig:
       `creds_file` (needs the extra `nkeys`), or the URL's own.
     * `tls_*`: for `tls://` URLs only. `tls_ca_cert` replaces the system's authorities;
       `tls_hostname` is the name the server's certificate must have, if not the URL's host.
-    * `max_reconnect_attempts`: per server and outage; None tries for ever.
+    * `max_reconnect_attempts`: per server and outage; None tries until all servers have refused us.
     * `reconnect_wait` plus a random part of `reconnect_jitter` (`reconnect_jitter_tls` with TLS)
       between rounds; `custom_reconnect_delay(rounds)` replaces both.
     * `connect_timeout`: for one attempt on one server. `request_timeout`: for one API request.
@@ -63,7 +63,7 @@ class NatsConfig:
     * `retry_first_connect`: the first connect is tried as often as a reconnect.
     * `choose_server(servers, attempts)`: which of `servers` ("host:port") to try next after a
       loss, and after how many seconds; `attempts` were made since. Replaces order and pauses.
-    * `ignore_auth_errors`: go on after the same server has refused the credentials twice.
+    * `ignore_auth_errors`: go on after every server has refused the credentials twice.
 
     Constructing and changing it never fails; `validate` raises `ConfigError`. Copies are
     independent. Pickling one that holds credentials raises `ConfigError`.

@@ -12,8 +12,7 @@ what it was told is known.
 *Bulk.* A step publishes a batch, or lets time pass until so many messages have been handled. The
 cost of a step in a guest run is spread over hundreds of deliveries.
 
-*Silence.* The runtime logs what it was made to suffer. Under faults that is most of the run time,
-so its loggers are turned off while a simulation is open (`_hush.py`).
+*Silence.* What the runtime logs under faults is most of the run time; see `_hush.py`.
 """
 
 from __future__ import annotations
@@ -387,12 +386,10 @@ class Simulation(Generic[M]):
 
     async def _quiet(self) -> None:
         self.plan.quiet()
+        self.server.faults.watch = self._count_late  # the plan counts no longer
 
-        def count(event: FaultEvent, _: object) -> None:
-            # Where the plan counts no longer.
-            self._delivered_late += event == "deliver"
-
-        self.server.faults.watch = count
+    def _count_late(self, event: FaultEvent, _: object) -> None:
+        self._delivered_late += event == "deliver"
 
     def _settled(self) -> bool:
         topology = self.topic.topology

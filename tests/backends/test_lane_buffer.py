@@ -302,3 +302,33 @@ async def test_cancellation_loses_nothing(
             await complete.wait()
             nursery.cancel_scope.cancel()
     assert handled == Counter(range(total))
+
+
+async def test_nobody_begins_in_the_pass_in_which_time_stood_still(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """The process is stopped between the wake-up of a worker and its turn. The lease keeper, an
+    instrument, looks before the next pass; until then nothing may be begun."""
+    buffer, passes = LaneBuffer(), 0
+    begun_in: list[int] = []
+
+    class Passes(trio.abc.Instrument):
+        def after_io_wait(self, timeout: float) -> None:
+            nonlocal passes
+            passes += 1
+
+    async def work() -> None:
+        taken = await buffer.receive()
+        assert taken.sequence == 1
+        begun_in.append(passes)
+
+    instrument = Passes()
+    trio.lowlevel.add_instrument(instrument)
+    async with trio.open_nursery() as nursery:
+        await park(nursery, buffer, work, 1)
+        buffer.push(delivery(1))
+        mock_clock.jump(30)
+        pushed_in = passes
+    trio.lowlevel.remove_instrument(instrument)
+    # The worker's turn is the pass after this one; it lets one more go by.
+    assert begun_in == [pushed_in + 2]

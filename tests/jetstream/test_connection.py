@@ -96,8 +96,9 @@ async def test_c02_policy_and_events(own_server: ServerProcess) -> None:
         return 0.01
 
     config = fast(own_server.url, custom_reconnect_delay=delay, max_reconnect_attempts=3)
+    events: list[ConnectionEvent] = []
     with pytest.raises(ConnectionError, match="gave up after 3") as caught:
-        await until_it_ends(config, events := [], partial(kill, own_server))
+        await until_it_ends(config, events, partial(kill, own_server))
     assert rounds == [1, 2, 3]
     assert [e.kind for e in events] == ["disconnected", "error", "error", "error", "closed"]
     assert isinstance(events[0].error, ConnectionError)
@@ -138,9 +139,10 @@ async def test_closing_is_no_loss(server: ServerProcess) -> None:
 
 
 async def test_no_reconnect_when_switched_off(own_server: ServerProcess) -> None:
+    events: list[ConnectionEvent] = []
     with pytest.raises(ConnectionError, match="allow_reconnect is off"):
         await until_it_ends(
-            fast(own_server.url, allow_reconnect=False), events := [], partial(kill, own_server)
+            fast(own_server.url, allow_reconnect=False), events, partial(kill, own_server)
         )
     assert [e.kind for e in events] == ["disconnected", "closed"]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from shove_actors import SequenceFailure
-from shove_actors.testing import Crash, FaultPlan, LoseAck, on
+from shove_actors.testing import Crash, DeleteConsumer, FaultPlan, LoseAck, on
 
 from .test_simulation import simulation
 
@@ -67,3 +67,16 @@ def test_a_later_message_of_a_poisoned_key_has_had_no_retries() -> None:
         assert b"Shove-Retry-Count: 1" in first
         assert b"sequence_failed" in later
         assert b"Shove-Retry-Count: 1" not in later
+
+
+def test_who_starts_as_a_durable_is_deleted_waits_for_its_first_message_too() -> None:
+    """Nothing has left the stream yet, so that it does not look as if somebody had read it."""
+    with simulation(shards=1) as sim:
+        sim.start_process()
+        sim.publish(1, script=("linger", "ack"))
+        sim.advance(0.05)
+        sim.fault(DeleteConsumer("q", "q-shard-0"))
+        sim.start_process()
+        sim.finish()
+        runs = [e.process for e in sim.history if e.kind == "started"]
+        assert len(runs) == 2

@@ -243,7 +243,8 @@ class MemoryBackend:
         new = spec.durable not in stream.durables
         settings = durable_settings(spec) if spec.keyed is None else keyed_settings(spec)
         durable = self.server.open_durable(spec.stream, settings)
-        used = stream.last_sequence > len(stream.messages)
+        # Also where nothing has left the stream yet: its first message may be in somebody's hands.
+        used = stream.last_sequence > 0
         return durable, DELETED_GRACE_S if new and used and spec.max_ack_pending == 1 else 0.0
 
     async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:

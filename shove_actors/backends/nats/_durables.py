@@ -112,9 +112,11 @@ async def ensure_durables(
 
 
 async def was_read(js: JetStream, stream: str) -> bool:
-    """Whether a work queue has ever given a message away for good: then it had a durable."""
-    info = await js.stream_info(stream)
-    return info.messages < info.last_seq
+    """Whether somebody may be at work on a message of it, through a durable that is gone.
+
+    Also where nothing has left the stream yet: its first message may be the one in hand.
+    """
+    return (await js.stream_info(stream)).last_seq > 0
 
 
 async def _create_many(js: JetStream, specs: Sequence[LaneSpec]) -> dict[str, str]:
