@@ -386,9 +386,7 @@ class Backend(Protocol):
         """
         ...
 
-    async def write_owner(
-        self, stream: str, name: str, record: bytes, revision: int
-    ) -> int | None:
+    async def write_owner(self, stream: str, name: str, record: bytes, revision: int) -> int | None:
         """The new revision, once it is durable. None: it was not at `revision`, nothing changed.
 
         Any error: written or not, only a look tells.

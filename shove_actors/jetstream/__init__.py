@@ -1,5 +1,7 @@
 """A Trio-native NATS JetStream client. Usable alone; knows nothing of topics or brokers."""
 
+from shove_actors._errors import AlreadyAcked as AlreadyAcked
+from shove_actors._errors import AlreadyConsuming as AlreadyConsuming
 from shove_actors._errors import ApiError as ApiError
 from shove_actors._errors import ApiMessageTooLarge as ApiMessageTooLarge
 from shove_actors._errors import ApiStreamFull as ApiStreamFull
@@ -11,9 +13,11 @@ from shove_actors._errors import BadRequest as BadRequest
 from shove_actors._errors import BucketExists as BucketExists
 from shove_actors._errors import BucketNotFound as BucketNotFound
 from shove_actors._errors import CantGetBucket as CantGetBucket
+from shove_actors._errors import ConfigError as ConfigError
 from shove_actors._errors import ConnectionClosed as ConnectionClosed
 from shove_actors._errors import ConnectionError as ConnectionError
 from shove_actors._errors import ConsumerCreateFailed as ConsumerCreateFailed
+from shove_actors._errors import ConsumerDeleted as ConsumerDeleted
 from shove_actors._errors import ConsumerDoesNotExist as ConsumerDoesNotExist
 from shove_actors._errors import ConsumerExists as ConsumerExists
 from shove_actors._errors import ConsumerInvalidReset as ConsumerInvalidReset
@@ -22,6 +26,7 @@ from shove_actors._errors import ConsumerNotFound as ConsumerNotFound
 from shove_actors._errors import DigestMismatch as DigestMismatch
 from shove_actors._errors import Disconnected as Disconnected
 from shove_actors._errors import FetchDisconnected as FetchDisconnected
+from shove_actors._errors import FetchTimeout as FetchTimeout
 from shove_actors._errors import FilterError as FilterError
 from shove_actors._errors import HeaderError as HeaderError
 from shove_actors._errors import HistoryTooLarge as HistoryTooLarge
@@ -29,6 +34,7 @@ from shove_actors._errors import InvalidAck as InvalidAck
 from shove_actors._errors import InvalidKey as InvalidKey
 from shove_actors._errors import InvalidName as InvalidName
 from shove_actors._errors import InvalidOption as InvalidOption
+from shove_actors._errors import IteratorClosed as IteratorClosed
 from shove_actors._errors import JetStreamError as JetStreamError
 from shove_actors._errors import JetStreamNotEnabled as JetStreamNotEnabled
 from shove_actors._errors import JetStreamNotEnabledForAccount as JetStreamNotEnabledForAccount
@@ -36,26 +42,36 @@ from shove_actors._errors import KeyExists as KeyExists
 from shove_actors._errors import KeyNotFound as KeyNotFound
 from shove_actors._errors import KeyRevisionMismatch as KeyRevisionMismatch
 from shove_actors._errors import KvError as KvError
+from shove_actors._errors import LeadershipChanged as LeadershipChanged
 from shove_actors._errors import MarkerTtlNotSupported as MarkerTtlNotSupported
+from shove_actors._errors import MaxBytesExceeded as MaxBytesExceeded
 from shove_actors._errors import MaxConsumersReached as MaxConsumersReached
 from shove_actors._errors import MessageDeleteFailed as MessageDeleteFailed
 from shove_actors._errors import MessageNotFound as MessageNotFound
 from shove_actors._errors import MessageTooLarge as MessageTooLarge
+from shove_actors._errors import NoHeartbeat as NoHeartbeat
 from shove_actors._errors import NoLinkToDeleted as NoLinkToDeleted
 from shove_actors._errors import NoLinkToLink as NoLinkToLink
 from shove_actors._errors import NoResponders as NoResponders
 from shove_actors._errors import NoStreamResponse as NoStreamResponse
 from shove_actors._errors import NotConnected as NotConnected
+from shove_actors._errors import NotJetStreamMessage as NotJetStreamMessage
+from shove_actors._errors import NotPullConsumer as NotPullConsumer
+from shove_actors._errors import NotPushConsumer as NotPushConsumer
 from shove_actors._errors import ObjectCorrupt as ObjectCorrupt
 from shove_actors._errors import ObjectError as ObjectError
 from shove_actors._errors import ObjectExists as ObjectExists
 from shove_actors._errors import ObjectNotFound as ObjectNotFound
 from shove_actors._errors import PermissionDenied as PermissionDenied
+from shove_actors._errors import PinIdMismatch as PinIdMismatch
 from shove_actors._errors import PublisherClosed as PublisherClosed
 from shove_actors._errors import PublishTimeout as PublishTimeout
+from shove_actors._errors import RequestLimitExceeded as RequestLimitExceeded
 from shove_actors._errors import RequestTimeout as RequestTimeout
 from shove_actors._errors import ScheduleError as ScheduleError
+from shove_actors._errors import ServerShutdown as ServerShutdown
 from shove_actors._errors import ServerTooOld as ServerTooOld
+from shove_actors._errors import ShoveError as ShoveError
 from shove_actors._errors import StreamFull as StreamFull
 from shove_actors._errors import StreamMismatch as StreamMismatch
 from shove_actors._errors import StreamNameInUse as StreamNameInUse
@@ -63,7 +79,9 @@ from shove_actors._errors import StreamNotFound as StreamNotFound
 from shove_actors._errors import StreamSealed as StreamSealed
 from shove_actors._errors import TLSError as TLSError
 from shove_actors._errors import TooManyStalled as TooManyStalled
+from shove_actors._errors import UnavailableError as UnavailableError
 from shove_actors._errors import UpdateMetaDeleted as UpdateMetaDeleted
+from shove_actors._errors import UsageError as UsageError
 from shove_actors._errors import WrongLastMsgId as WrongLastMsgId
 from shove_actors._errors import WrongLastSequence as WrongLastSequence
 
@@ -171,6 +189,8 @@ __all__ = [
     "AccountTier",
     "AckParts",
     "AckPolicy",
+    "AlreadyAcked",
+    "AlreadyConsuming",
     "ApiError",
     "ApiMessageTooLarge",
     "ApiStats",
@@ -188,6 +208,7 @@ __all__ = [
     "ChooseServer",
     "ClusterInfo",
     "Compression",
+    "ConfigError",
     "ConnectSettings",
     "Connection",
     "ConnectionClosed",
@@ -198,6 +219,7 @@ __all__ = [
     "Consumer",
     "ConsumerConfig",
     "ConsumerCreateFailed",
+    "ConsumerDeleted",
     "ConsumerDoesNotExist",
     "ConsumerExists",
     "ConsumerInfo",
@@ -217,6 +239,7 @@ __all__ = [
     "ExternalStream",
     "FetchBatch",
     "FetchDisconnected",
+    "FetchTimeout",
     "FilterError",
     "HeaderError",
     "Headers",
@@ -225,6 +248,7 @@ __all__ = [
     "InvalidKey",
     "InvalidName",
     "InvalidOption",
+    "IteratorClosed",
     "JetStream",
     "JetStreamError",
     "JetStreamNotEnabled",
@@ -240,8 +264,10 @@ __all__ = [
     "KeyValueEntry",
     "KeyValueStatus",
     "KvError",
+    "LeadershipChanged",
     "Lister",
     "MarkerTtlNotSupported",
+    "MaxBytesExceeded",
     "MaxConsumersReached",
     "Message",
     "MessageDeleteFailed",
@@ -250,11 +276,15 @@ __all__ = [
     "MessageNotFound",
     "MessageTooLarge",
     "NatsConfig",
+    "NoHeartbeat",
     "NoLinkToDeleted",
     "NoLinkToLink",
     "NoResponders",
     "NoStreamResponse",
     "NotConnected",
+    "NotJetStreamMessage",
+    "NotPullConsumer",
+    "NotPushConsumer",
     "ObjectCorrupt",
     "ObjectError",
     "ObjectExists",
@@ -271,6 +301,7 @@ __all__ = [
     "PeerInfo",
     "PermissionDenied",
     "PersistMode",
+    "PinIdMismatch",
     "Placement",
     "PriorityGroupState",
     "PriorityPolicy",
@@ -287,13 +318,16 @@ __all__ = [
     "RePublish",
     "ReplayPolicy",
     "Reply",
+    "RequestLimitExceeded",
     "RequestTimeout",
     "RetentionPolicy",
     "ScheduleError",
     "SequencePair",
     "ServerAddress",
     "ServerClock",
+    "ServerShutdown",
     "ServerTooOld",
+    "ShoveError",
     "SourceInfo",
     "StorageType",
     "Stream",
@@ -311,7 +345,9 @@ __all__ = [
     "SubjectTransform",
     "TLSError",
     "TooManyStalled",
+    "UnavailableError",
     "UpdateMetaDeleted",
+    "UsageError",
     "Verdict",
     "Watcher",
     "WrongLastMsgId",

@@ -205,6 +205,8 @@ class StreamsApi(ContextCore):
         """As `Stream.purge`, by name."""
         check_name(name, "stream")
         body = _purge_request(subject, before, keep)
+        if before is not None and before <= 1:
+            return 0  # nothing is below the first; the server takes a 0 for "everything"
         return int((await self.call(f"STREAM.PURGE.{name}", body or None)).get("purged", 0))
 
     async def get_message(self, stream: str, sequence: int) -> RawMessage:

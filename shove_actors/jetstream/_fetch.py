@@ -30,6 +30,7 @@ from shove_actors._errors import (
     PinIdMismatch,
     RequestLimitExceeded,
     ServerShutdown,
+    UsageError,
 )
 
 from ._connection import Connection
@@ -236,6 +237,11 @@ class FetchBatch:
         `IteratorClosed` outside the block. Cancelling it loses nothing."""
         await trio.lowlevel.checkpoint_if_cancelled()
         while not self._items:
+            if not self._reply_to:
+                raise UsageError(
+                    "a fetch is used as `async with consumer.fetch(...) as batch:`; the request "
+                    "goes out when the block is entered"
+                )
             if self._closed:
                 raise IteratorClosed("this batch was closed")
             if self._over:

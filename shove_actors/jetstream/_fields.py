@@ -7,10 +7,13 @@ be given there too, in the server's own form; it ends up in its field (`absorb`)
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
+
+from shove_actors._errors import InvalidOption
 
 from ._times import from_datetime, to_datetime_or_none
 
@@ -32,6 +35,15 @@ Records = Mapping[str, type[Record]]
 _NO_RECORDS: Records = {}
 
 
+def _nanoseconds(name: str, value: object) -> int:
+    """Raises `InvalidOption`: a text times a billion is two gigabytes before it is an error."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a number of seconds")
+    if not math.isfinite(value):
+        raise InvalidOption(f"{name} is {value}; give a finite number of seconds")
+    return round(value * NS)
+
+
 def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -> dict[str, Any]:
     """`None` is left out, and so are falsy values unless the server needs them spelled."""
     out: dict[str, Any] = {}
@@ -43,7 +55,9 @@ def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -
             continue
         if item.name in durations:
             value = (
-                [round(v * NS) for v in value] if isinstance(value, tuple) else round(value * NS)
+                [_nanoseconds(item.name, v) for v in value]
+                if isinstance(value, tuple)
+                else _nanoseconds(item.name, value)
             )
         elif isinstance(value, tuple):
             value = [v.wire() if hasattr(v, "wire") else v for v in value]

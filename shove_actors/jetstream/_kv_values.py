@@ -14,7 +14,7 @@ from shove_actors._errors import (
 from ._go_duration import whole_seconds
 from ._kv_core import KeyValueCore
 from ._kv_entry import OPERATION, KeyOperation, KeyValueEntry, entry_of
-from ._options import check_count, check_seconds
+from ._options import as_bytes, check_count, check_seconds
 from ._raw_message import RawMessage
 from ._store_errors import of_bucket
 from ._store_names import check_key
@@ -139,7 +139,7 @@ class KeyValueValues(KeyValueCore):
         self, key: str, value: bytes | str, headers: dict[str, str] | None = None
     ) -> int:
         subject = self._write_prefix + check_key(key)
-        payload = value.encode() if isinstance(value, str) else bytes(value)
+        payload = as_bytes("the value", value)
         return (await self._js.publish(subject, payload, headers=headers)).sequence
 
 

@@ -7,6 +7,19 @@ import math
 from shove_actors._errors import InvalidOption
 
 
+def as_bytes(name: str, value: object) -> bytes:
+    """Content that a caller gives. Raises `InvalidOption`: `bytes(5)` is five zeros."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidOption(
+        f"{name} is of type {type(value).__name__}; give bytes or str (of an object, its JSON)"
+    )
+
+
 def check_count(name: str, value: int, *, least: int = 1, most: int | None = None) -> int:
     """A whole number in a range. Raises `InvalidOption`."""
     if isinstance(value, bool) or not isinstance(value, int):

@@ -11,7 +11,7 @@ from shove_actors._errors import InvalidOption, MessageTooLarge
 
 from ._go_duration import whole_seconds
 from ._headers import encode_headers
-from ._options import check_count
+from ._options import as_bytes, check_count
 from ._schedules import Cron
 from ._wire import check_subject, not_in_subject
 
@@ -87,9 +87,7 @@ class Encoded:
             raise InvalidOption(f"subject {subject!r} has a wildcard; a message has one subject")
         self.subject = subject
         self.wire_subject = subject.encode()
-        if isinstance(data, str):
-            data = data.encode()
-        self.payload = data if isinstance(data, bytes) else bytes(data)
+        self.payload = as_bytes("the message", data)
         self.block = _block(options) if options else b""
         size = len(self.payload) + len(self.block)
         if size > max_payload:

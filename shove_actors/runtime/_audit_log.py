@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 import msgspec
 
-from shove_actors._errors import MessageTooLarge, UsageError
-from shove_actors.messaging import AuditRecord, DeadMetadata, Topic, TopologyBuilder
+from shove_actors._errors import MessageTooLarge, TopicNotDeclared, UsageError
+from shove_actors.messaging import (
+    AuditRecord,
+    DeadMetadata,
+    NatsStreamConfig,
+    Topic,
+    TopologyBuilder,
+)
 
 if TYPE_CHECKING:
     from ._broker import Broker
@@ -69,6 +75,13 @@ class _EntryCodec:
         self.decode = msgspec.json.Decoder(AuditEntry).decode
 
 
+def _topic(stream: NatsStreamConfig | None) -> Topic[AuditEntry]:
+    builder = TopologyBuilder(AUDIT_QUEUE).dlq()
+    if stream is not None:
+        builder = builder.nats_stream_config(stream)
+    return Topic(AuditEntry, builder.build(), codec=_EntryCodec())
+
+
 class AuditLog:
     """Publishes each record to the topic `shove-audit-log`, which has a dead-letter queue.
 
@@ -77,29 +90,43 @@ class AuditLog:
 
     The topic is declared when a group with this sink starts. Its stream keeps the records until
     somebody consumes `AuditLog.topic`: without a consumer it grows. `audit` returns after
-    JetStream's acknowledgement and raises what `publish` raises.
+    JetStream's acknowledgement and raises what `publish` raises; a stream that was deleted is made
+    again.
+
+    `stream`: limits and replicas, as of any other topic; without it the records have one copy, also
+    in a cluster, and handlers wait while the node of that copy is down.
     """
 
-    topic: ClassVar[Topic[AuditEntry]] = Topic(
-        AuditEntry, TopologyBuilder(AUDIT_QUEUE).dlq().build(), codec=_EntryCodec()
-    )
+    topic: ClassVar[Topic[AuditEntry]] = _topic(None)
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, *, stream: NatsStreamConfig | None = None) -> None:
         if not callable(getattr(broker, "publisher", None)):
             raise UsageError(
                 f"AuditLog({type(broker).__name__}): give it the broker that publishes"
             )
+        if stream is not None and not isinstance(stream, NatsStreamConfig):
+            raise UsageError(
+                f"AuditLog(stream={type(stream).__name__}): give it a NatsStreamConfig, or nothing"
+            )
         self._broker = broker
+        self._declared = self.topic if stream is None else _topic(stream)
 
     async def prepare(self) -> None:
         """Declare the topic; raises what `declare` raises."""
-        await self._broker.declare(self.topic)
+        await self._broker.declare(self._declared)
 
     async def audit(self, record: AuditRecord[Any]) -> None:
         """Publish one record. One about this topic, or about another entry, is dropped."""
         if record.topic == self.topic.queue or isinstance(record.payload, AuditEntry):
             return
         entry = entry_of(record)
+        try:
+            await self._publish(entry)
+        except TopicNotDeclared:
+            await self.prepare()
+            await self._publish(entry)
+
+    async def _publish(self, entry: AuditEntry) -> None:
         publisher = self._broker.publisher()
         try:
             await publisher.publish(self.topic, entry)

@@ -158,6 +158,10 @@ class Publisher:
         subject: str | None,
     ) -> _Prepared:
         """Subject, payload, header block and key; raises what the caller did wrong."""
+        if not isinstance(topic, Topic):
+            raise UsageError(
+                f"publish takes a topic and then the message; the first is {type(topic).__name__}"
+            )
         payload = topic.encode(message)
         topology = topic.topology
         key: str | None = None

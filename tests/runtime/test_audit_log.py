@@ -14,6 +14,7 @@ from shove_actors import (
     AuditLog,
     MemoryConfig,
     MemoryServer,
+    NatsStreamConfig,
     Outcome,
     Reject,
     Topic,
@@ -22,8 +23,10 @@ from shove_actors import (
     audited,
     open_broker,
 )
+from shove_actors.backends.nats import NatsBackend
 
 from .auditing import Sink
+from .fixtures import Clock
 from .world import Journal, Order, Script, World, consuming, raw_publish, running, until
 
 
@@ -158,3 +161,39 @@ async def test_a_sink_that_cannot_get_ready_prevents_the_start(
         group.register(topic, audited(Script(), Unready()))
         with pytest.raises(UsageError, match="no audit database"):
             await group.serve()
+
+
+async def test_a_deleted_stream_is_made_again_for_the_next_record(
+    world: World, clock: Clock
+) -> None:
+    topic = world.topic()
+    script = Script()
+    async with world.broker(topic, AuditLog.topic) as broker:
+        await world.delete_stream(broker, AuditLog.topic.queue)  # others' records, on this server
+        await broker.publisher().publish(topic, Order("a"))
+        async with consuming(broker, topic, audited(script, AuditLog(broker))):
+            await entries_of(world, broker, 1)
+            await world.delete_stream(broker, AuditLog.topic.queue)
+            await broker.publisher().publish(topic, Order("b"))
+            # Not before its record is stored.
+            await until(lambda: len(script.journal.entries) == 2)
+            await world.until_settled(broker, topic.queue)
+            (entry,) = await entries_of(world, broker, 1)
+            assert entry.payload == {"name": "b", "key": ""}
+        assert script.journal.entries == [("a", 0), ("b", 0)], "no record cost an attempt"
+        await world.delete_stream(broker, AuditLog.topic.queue)
+
+
+@pytest.mark.server
+async def test_the_stream_of_the_records_has_the_settings_given(server_world: World) -> None:
+    settings = NatsStreamConfig(max_messages=50)
+    async with server_world.broker() as broker:
+        log = AuditLog(broker, stream=settings)
+        await log.prepare()
+        assert isinstance(broker.backend, NatsBackend)
+        info = await broker.backend.js.stream_info(AuditLog.topic.queue)
+        assert info.config.max_msgs == 50
+        await server_world.delete_stream(broker, AuditLog.topic.queue)
+        await server_world.delete_stream(broker, AuditLog.topic.topology.dlq)
+    with pytest.raises(UsageError, match=r"AuditLog\(stream=int\): give it a NatsStreamConfig"):
+        AuditLog(broker, stream=3)  # type: ignore[arg-type]

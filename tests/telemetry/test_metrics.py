@@ -389,6 +389,6 @@ async def test_metrics_alone_write_no_headers(
     async with memory_world.broker(topic, telemetry=sdk.telemetry(tracing=False)) as broker:
         await broker.publisher().publish(topic, Order("a"))
         [kept] = await memory_world.kept(broker, topic.queue)
-    assert set(kept.headers) == {"Nats-Msg-Id"}
+    assert set(kept.headers) == {"Nats-Msg-Id", "Nats-Expected-Stream"}
     assert not sdk.spans()
     assert sdk.values("messages_published_total")
