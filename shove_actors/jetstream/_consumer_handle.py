@@ -174,7 +174,11 @@ class Consumer(ConsumerHandle):
         min_ack_pending: int | None = None,
         priority: int | None = None,
     ) -> Message:
-        """The next message. Raises `FetchTimeout` when none came, or what `fetch` ended with."""
+        """The next message. Raises `FetchTimeout` when none came, or what `fetch` ended with.
+
+        A scope of the caller's that ends before `max_wait` is over ends it, as it ends any call.
+        """
+        asked_at = trio.current_time()
         found = await self.fetch_list(
             1,
             max_wait=max_wait,
@@ -185,6 +189,9 @@ class Consumer(ConsumerHandle):
             priority=priority,
         )
         if not found:
+            # Cut short by a nearer deadline of the caller's: that one is to be heard.
+            if trio.current_effective_deadline() < asked_at + max_wait:
+                await trio.sleep_until(trio.current_effective_deadline())
             raise FetchTimeout(f"no message from {self._label} within {max_wait:g} s")
         return found[0]
 

@@ -16,7 +16,7 @@ from datetime import datetime
 
 import trio
 
-from shove_actors._errors import AlreadyAcked, NoResponders, NotJetStreamMessage
+from shove_actors._errors import AlreadyAcked, InvalidOption, NoResponders, NotJetStreamMessage
 
 from ._connection import Connection
 from ._headers import Headers, parse_headers
@@ -26,6 +26,8 @@ from ._wire import parse_ack
 
 _NS = 1_000_000_000
 _ACK = b"$JS.ACK."
+#: Bytes of a `term` with its reason: it travels on in an advisory, and is for people.
+MAX_TERM = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +164,14 @@ class Message:
 
     async def term(self, reason: str | None = None) -> None:
         """Never deliver it again, done or not. The reason appears in the server's advisory."""
-        await self._settle(b"+TERM " + reason.encode() if reason else b"+TERM")
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOption(f"reason is of type {type(reason).__name__}; give a str")
+        body = b"+TERM " + reason.encode() if reason else b"+TERM"
+        if len(body) > MAX_TERM:
+            raise InvalidOption(
+                f"reason has {len(body) - 6} bytes; at most {MAX_TERM - 6} go into an advisory"
+            )
+        await self._settle(body)
 
     async def in_progress(self) -> None:
         """Still at it: `ack_wait` begins anew. As often as needed, before it is settled."""

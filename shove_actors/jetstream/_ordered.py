@@ -133,11 +133,15 @@ class OrderedConsumer:
 
     async def next(self, max_wait: float = MAX_WAIT_S) -> Message:
         """The next message. Raises `FetchTimeout`, or what `fetch` ended with."""
+        asked_at = trio.current_time()
         async with self.fetch(1, max_wait=max_wait) as batch:
             async for message in batch:
                 return message
         if batch.error is not None:
             raise batch.error
+        # Cut short by a nearer deadline of the caller's: that one is to be heard.
+        if trio.current_effective_deadline() < asked_at + max_wait:
+            await trio.sleep_until(trio.current_effective_deadline())
         raise FetchTimeout(f"no message from {self._state.label} within {max_wait:g} s")
 
     @asynccontextmanager

@@ -8,12 +8,14 @@ outlives it. Who opens the session, and the next one, is `_connection.py`.
 from __future__ import annotations
 
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 import trio
 
 from shove_actors._errors import (
     ConnectionError,
+    MessageTooLarge,
     NotConnected,
     PermissionDenied,
     RequestTimeout,
@@ -34,7 +36,7 @@ from ._wire import check_subject, hpub, pub, sub, unsub
 UNSUBSCRIBE_BUDGET = 2.0
 
 
-class Traffic:
+class Traffic(ABC):
     """The part of a connection that is used while it runs."""
 
     def __init__(
@@ -62,6 +64,11 @@ class Traffic:
     def server(self) -> str:
         """Redacted address of the current or last server."""
         return self._server.redacted if self._server is not None else ""
+
+    @property
+    @abstractmethod
+    def max_payload(self) -> int:
+        """In bytes; the servers' default until one has told its own."""
 
     @property
     def request_timeout(self) -> float:
@@ -190,6 +197,12 @@ class Traffic:
         forgets the reply; the request may have been sent.
         """
         check_subject(subject)
+        size = len(payload) + len(header_block)
+        if size > self.max_payload:
+            raise MessageTooLarge(
+                f"the request to {subject} has {size} bytes; the server takes {self.max_payload} "
+                "(max_payload), and would end the connection, with everybody's requests"
+            )
         limit = self._config.request_timeout if timeout is None else timeout
         with trio.move_on_after(limit):
             await self.wait_connected()

@@ -7,10 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from shove_actors import _errors, jetstream
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import InvalidOption, UsageError, connect
+from shove_actors.jetstream import (
+    FetchTimeout,
+    InvalidName,
+    InvalidOption,
+    MessageTooLarge,
+    UsageError,
+    connect,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -63,6 +71,47 @@ async def test_a_fetch_that_is_not_entered(server: ServerProcess) -> None:
         batch = consumer.fetch(1)
         with pytest.raises(UsageError, match=r"async with consumer\.fetch"):
             await batch.__anext__()
+        await js.delete_stream("SLIPS")
+
+
+async def test_a_frame_that_would_end_the_connection_is_not_sent(server: ServerProcess) -> None:
+    """A server ends the connection of who sends too much, with everybody's requests on it."""
+    async with connect(server.url) as js:
+        before = js.connection.server_id, len(js.connection.server)
+        stream = await js.create_stream(name="SLIPS", subjects=["slips", "s.>"])
+        consumer = await stream.create_consumer(durable_name="d")
+        with pytest.raises(MessageTooLarge, match=r"the request to .* has .*max_payload"):
+            await js.update_stream(name="SLIPS", description="x" * 2_000_000)
+        for call in (js.publish("s." + "x" * 4000, b""), js.stream_name_by_subject("\xe9" * 2000)):
+            with pytest.raises(InvalidName, match=r"has 400\d bytes; at most 3072"):
+                await call
+        await js.publish("slips", b"")
+        message = await consumer.next(5)
+        with pytest.raises(InvalidOption, match=r"reason has 2000000 bytes; at most"):
+            await message.term("x" * 2_000_000)
+        with pytest.raises(InvalidOption, match="reason is of type int"):
+            await message.term(5)  # type: ignore[arg-type]
+        assert not message.settled
+        await message.term("enough")
+        assert (js.connection.server_id, len(js.connection.server)) == before
+        assert js.connection.last_error is None
+        await js.delete_stream("SLIPS")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+async def test_a_scope_of_the_caller_ends_next(server: ServerProcess, ordered: bool) -> None:
+    """It is no time-out of ours, which would say a number that is not true."""
+    async with connect(server.url) as js:
+        stream = await js.create_stream(name="SLIPS", subjects=["slips"])
+        with trio.fail_after(5), trio.move_on_after(0.3) as scope:
+            if ordered:
+                async with stream.ordered_consumer() as reader:
+                    await reader.next()
+            else:
+                await (await stream.create_consumer(durable_name="d")).next()
+        assert scope.cancelled_caught
+        with pytest.raises(FetchTimeout, match=r"within 0\.2 s"):
+            await (await stream.create_consumer(durable_name="e")).next(0.2)
         await js.delete_stream("SLIPS")
 
 
