@@ -19,6 +19,7 @@ from shove_actors import (
     StreamFull,
     Topic,
     TopologyBuilder,
+    TopologyError,
     open_broker,
 )
 from shove_actors.backends.nats import NatsBackend
@@ -68,6 +69,17 @@ async def test_retries_holds_and_dead_letters(old_world: World) -> None:
             await old_world.until_settled(broker, topic.queue)
         assert script.attempts("again") == [0, 1, 2]
         assert await old_world.kept(broker, topic.queue) == []
+
+
+async def test_more_copies_than_there_are_servers(old_world: World) -> None:
+    """This server takes it for a stream that exists, and keeps one copy: refused here."""
+    queue = old_world.fresh()
+    async with old_world.broker(bounded(queue, num_replicas=1)) as broker:
+        with pytest.raises(
+            TopologyError, match=r"num_replicas=3 \(it has 1\), but the server"
+        ):
+            await broker.declare(bounded(queue, num_replicas=3))
+        assert (await js_of(broker).stream_info(queue)).config.num_replicas == 1
 
 
 @pytest.mark.parametrize("failure", list(SequenceFailure))

@@ -36,7 +36,7 @@ from shove_actors.messaging import (
 from ._features import BASE, KEYED, LOWERED, MAX_BYTES, require
 from ._marks import bucket_config, keeps_marks
 from ._owners import ensure_owners
-from ._refused import explained
+from ._refused import explained, no_cluster
 
 #: Retried publishes are recognised for this long.
 DUPLICATE_WINDOW_S = 120.0
@@ -205,6 +205,9 @@ async def _declare(
             limit = config.max_age or window
             if min(window, limit) != current.duplicate_window:
                 changes["duplicate_window"] = min(window, limit)
+        if config.num_replicas > 1 and "num_replicas" in changes and info.cluster is None:
+            # Servers before 2.10 take it, and keep one copy without a word.
+            raise no_cluster(config.name, config.num_replicas, f" (it has {current.num_replicas})")
         if set(config.subjects) != set(current.subjects) and _may_bind(
             config, current, info.messages, shards
         ):

@@ -14,6 +14,14 @@ _NO_STORAGE = 10047
 _TOO_MANY_STREAMS = 10027
 
 
+def no_cluster(name: str, replicas: int, has: str = "") -> TopologyError:
+    """Copies were asked for where there is one server."""
+    return TopologyError(
+        f"stream {name!r} wants num_replicas={replicas}{has}, but the server is not part of a "
+        "cluster and keeps 1; connect to a cluster, or use num_replicas=1"
+    )
+
+
 def explained(
     exc: ApiError, config: StreamConfig, changes: Mapping[str, object], current: StreamConfig | None
 ) -> Exception:
@@ -29,10 +37,7 @@ def explained(
         )
     has = "" if current is None else f" (it has {current.num_replicas})"
     if exc.err_code == _NO_CLUSTER:
-        return TopologyError(
-            f"stream {name!r} wants num_replicas={replicas}{has}, but the server is not part of a "
-            "cluster and keeps 1; connect to a cluster, or use num_replicas=1"
-        )
+        return no_cluster(name, replicas, has)
     if exc.err_code == _NO_PEERS:
         return UnavailableError(
             f"stream {name!r} wants num_replicas={replicas}{has}, and the cluster has not that "
