@@ -75,9 +75,7 @@ async def test_more_copies_than_there_are_servers(old_world: World) -> None:
     """This server takes it for a stream that exists, and keeps one copy: refused here."""
     queue = old_world.fresh()
     async with old_world.broker(bounded(queue, num_replicas=1)) as broker:
-        with pytest.raises(
-            TopologyError, match=r"num_replicas=3 \(it has 1\), but the server"
-        ):
+        with pytest.raises(TopologyError, match=r"num_replicas=3 \(it has 1\), but the server"):
             await broker.declare(bounded(queue, num_replicas=3))
         assert (await js_of(broker).stream_info(queue)).config.num_replicas == 1
 
