@@ -24,7 +24,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from shove_actors._errors import UsageError
-from shove_actors.messaging import Topic
+from shove_actors.messaging import SequencedTopic, Topic
 
 from ._fault_kinds import Crash, Disconnect, Fault, Slow, Stall
 from ._faults import FaultPlan
@@ -48,7 +48,11 @@ except ImportError as exc:
 from . import _strategies as own
 
 _QUICK = frozenset(own.QUICK_MOVES)
+#: What holds up nobody behind it, where each message waits for the one before it.
+_AT_ONCE = frozenset({"ack", "reject"})
 _SLOW_ONES = 10
+#: Of one lane: a second or more of virtual time each, one after the other.
+_WAITING_ONES = 20
 #: Of a batch: how much of the largest one, over how many keys, and which of it have a script.
 _SHARES = st.sampled_from([0.0, 0.1, 1.0, 1.0])
 _KEYS = st.sampled_from([1, 3, 40])
@@ -152,6 +156,9 @@ class MessagingMachine(RuleBasedStateMachine):
         if not _QUICK.issuperset(script):
             # Half a minute of virtual time each: a few show what hundreds would.
             every = max(every, count // _SLOW_ONES)
+        elif isinstance(self.topic, SequencedTopic) and not _AT_ONCE.issuperset(script):
+            lanes = min(keys, self.topic.topology.routing_shards or 1)
+            every = max(every, count // (lanes * _WAITING_ONES))
         self._do("publish", count, keys=keys, script=script, every=every)
 
     @rule(back=st.integers(1, 5))
