@@ -47,22 +47,26 @@ def explain(events: list[tuple[str, Event]]) -> Counter[str]:
 
 
 def _cause(before: _Call, again: _Call, blows: list[_Blow]) -> str:
-    fitting = [
-        blow for blow in blows if blow.begun <= again.begun and blow.ended >= before.begun
-    ] or [  # over before, and still to be felt
-        blow for blow in blows if blow.begun <= again.begun and blow.ended + ECHO_NS >= before.begun
-    ]
-    for blow in fitting:
+    earlier = [blow for blow in blows if blow.begun <= again.begun]
+    meanwhile = [blow for blow in earlier if blow.ended >= before.begun]
+    # One that was over before, and is still felt, explains only what no other one does: another
+    # process may well have been stopped meanwhile.
+    echo = [blow for blow in earlier if blow.ended < before.begun <= blow.ended + ECHO_NS]
+    return _blamed(before, meanwhile) or _blamed(before, echo) or UNEXPLAINED
+
+
+def _blamed(before: _Call, blows: list[_Blow]) -> str | None:
+    for blow in blows:
         if blow.who == before.who and blow.what == "killed":
             return "its worker was killed"
-    for blow in fitting:
+    for blow in blows:
         if blow.who == before.who and blow.what == "stopped":
             return "its worker was stopped"
     for what in ("killed", "stopped"):
-        if any(blow.who == Killed.SERVER and blow.what == what for blow in fitting):
+        if any(blow.who == Killed.SERVER and blow.what == what for blow in blows):
             how = "cut off" if before.outcome == "interrupted" else "settle lost"
             return f"server {what}, {how}"
-    return UNEXPLAINED
+    return None
 
 
 def _read(events: list[tuple[str, Event]]) -> tuple[list[_Blow], dict[int, list[_Call]]]:
