@@ -165,8 +165,10 @@ class Server:
 
         if kind == "ack":
             self.settle(rest[0])
-            if rest[0] not in self.stored:  # else it was ignored, and is not answered
-                answer("gone", rest[0], True)
+        elif kind == "ask":
+            if rest[0] <= self.read_up_to:  # else it is ignored, and not answered
+                self.settle(rest[0])
+                answer("answered", rest[1])
         elif kind == "is gone":
             answer("gone", rest[0], rest[0] not in self.stored)
         elif kind == "pull":
@@ -200,8 +202,6 @@ class Item:
     running: bool = False
     #: Cancelled, and has to have ended by then.
     ends_by: float | None = None
-    #: Acknowledged, and not known to be read; since when.
-    settling: float | None = None
 
 
 @dataclass
@@ -225,6 +225,10 @@ class Process:
         self.finished: set[int] = set()
         self.asked: tuple[Step, float, int] | None = None
         self.tickets = 0
+        #: The question about what is settled, and since when it is unheard.
+        self.question = 0
+        self.questioned_at = 0.0
+        self.looked_at = 0.0
         self.generation = 0
         self.pulled_as: str | None = None
         self.requested = 0
@@ -261,6 +265,7 @@ class Process:
                         self.unwinding.append(item)
             self.hand.clear()
             self.lanes = LANES(MAX_IN_FLIGHT)
+            self.question += 1
             self.finished.clear()
         self.unwinding = [i for i in self.unwinding if (i.ends_by or 0.0) > self.now]
         if self.own.owns:
@@ -294,16 +299,45 @@ class Process:
         elif step_due is Step.LOOK:
             self.outbox.append(("look", ticket))
         elif step_due is Step.REWIND:
+            self.doubt()
             self.outbox.append(("rewind", ticket))
         elif step_due is Step.UNPIN:
             self.outbox.append(("unpin", ticket))
         else:
             self.outbox.append(("write", ticket, self.own.wanted_record, self.own.revision))
 
+    # As `KeyedAcks` does it, in steps of the model.
+
+    def ack(self, item: Item) -> None:
+        self.lanes.ended(item.key)
+        if not self.connected:
+            self.doubt()
+        else:
+            self.outbox.append(("ack", item.sequence))
+            self.ask_if_needed()
+
+    def ask_if_needed(self) -> None:
+        if self.connected and self.lanes.wants_proof:
+            self.ask()
+
+    def ask(self) -> None:
+        self.question += 1
+        self.questioned_at = self.now
+        last = max(item.sequence for item in self.lanes.ask())
+        self.outbox.append(("ask", last, self.question))
+
+    def doubt(self) -> None:
+        self.question += 1
+        self.lanes.doubt()
+
     def _look_after(self) -> None:
-        for item in self.hand.values():
-            if item.settling is not None and self.now - item.settling >= 1.0:
-                item.settling = self.now
+        if self.lanes.asking and self.now - self.questioned_at >= 1.0:
+            self.doubt()
+        elif self.lanes.fresh and not self.lanes.asking and self.now - self.questioned_at >= 1.0:
+            self.ask()
+        if self.lanes.doubted and self.now - self.looked_at >= 0.25:
+            self.looked_at = self.now
+            for item in self.lanes.doubted.values():
                 self.outbox.append(("is gone", item.sequence))
 
     def _pull(self) -> None:
@@ -334,6 +368,10 @@ class Process:
                 self.own.refused(self.now)
         elif kind == "gone":
             self._gone(*rest)
+        elif kind == "answered":
+            if rest[0] == self.question:
+                self.lanes.answered()
+                self.ask_if_needed()
         elif self.asked is not None and rest[0] == self.asked[2]:
             step, sent_at, _ = self.asked
             self.asked = None
@@ -352,14 +390,12 @@ class Process:
         self.look()
 
     def _gone(self, sequence: int, gone: bool) -> None:
-        item = self.hand.get(sequence)
-        if item is None or item.settling is None:
-            return
-        if gone:
-            self.lanes.done(item.key)
-            del self.hand[sequence]
-        else:
-            self.outbox.append(("ack", sequence))
+        for key, item in list(self.lanes.doubted.items()):
+            if item.sequence == sequence:
+                if gone:
+                    self.lanes.proven(key)
+                else:
+                    self.outbox.append(("ack", sequence))
 
     def _message(self, pin: str, count: int, sequence: int, generation: int) -> None:
         if generation == self.generation:
@@ -369,10 +405,13 @@ class Process:
             key = self.world.keys[sequence]
             item = self.hand[sequence] = Item(key, sequence)
             self.lanes.push(key, item)
-        elif fate is Fate.SETTLED or (
-            fate is Fate.AGAIN and self.hand[sequence].settling is not None
-        ):
+            self.ask_if_needed()
+        elif fate is Fate.SETTLED:
             self.outbox.append(("ack", sequence))
+            self.lanes.resent(lambda item: item.sequence == sequence)
+            self.ask_if_needed()
+        elif fate is Fate.DISCARD and self.own.owns:
+            self.doubt()
 
     # ------------------------------------------------------------------ handlers
 
@@ -403,12 +442,10 @@ class Process:
             return
         if not self.own.may_settle(self.now):
             raise AssertionError(f"{self}: a handler ran on after its time")
-        self.lanes.settling(item.key)
-        item.settling = self.now
+        del self.hand[item.sequence]
         self.world.finished.add(item.sequence)
         self.finished.add(item.sequence)
-        if self.connected:
-            self.outbox.append(("ack", item.sequence))
+        self.ack(item)
 
 
 class World:
@@ -504,6 +541,7 @@ class World:
         asked, process.asked = process.asked, None
         if asked is not None:
             process.own.failed(asked[0], self.server.now)
+        process.doubt()
         process.own.disconnected()
 
     def connect(self, process: Process) -> None:

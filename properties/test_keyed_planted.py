@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, ValuesView
+
 import keyed_model
 import pytest
 from keyed_histories import history
@@ -161,12 +163,62 @@ def test_the_histories_show_it(defect: type[Ownership]) -> None:
 class StartsUnread(KeyLanes[str, object]):
     """The next of a key begins before the server has read that the one before has ended."""
 
-    def settling(self, key: str) -> None:
-        super().settling(key)
-        super().done(key)
+    def ended(self, key: str) -> None:
+        super().drop(key)
 
-    def done(self, key: str) -> None:
-        """Done already."""
+
+class ForgetsUnproven(KeyLanes[str, object]):
+    """A key of which nothing is in hand is forgotten at once, and its next one begins."""
+
+    def ended(self, key: str) -> None:
+        waits = len(self._items[key]) > 1
+        super().ended(key)
+        if not waits:
+            del self._fresh[key]
+
+
+class ProvesTooMuch(KeyLanes[str, object]):
+    """An answer is taken for one to what was sent after its question, too."""
+
+    def answered(self) -> None:
+        super().answered()
+        if self._fresh:
+            super().ask()
+            super().answered()
+
+
+class NeverDoubts(KeyLanes[str, object]):
+    """After a cut or a rewind the next answer is believed as any other."""
+
+    def doubt(self) -> None:
+        self._fresh.update(self._asked)
+        self._asked = {}
+        self._urgent = any(key in self._blocked for key in self._fresh)
+
+
+class DoubtsTheQuestionOnly(KeyLanes[str, object]):
+    """What was sent behind the question that was cut off counts as sent after the cut."""
+
+    def doubt(self) -> None:
+        self._doubted.update(self._asked)
+        self._asked = {}
+
+
+class BelievesInVain(KeyLanes[str, object]):
+    """What comes again although it was asked for stays with its question."""
+
+    def resent(self, match: Callable[[object], bool]) -> None:
+        if not any(map(match, self._asked.values())):
+            super().resent(match)
+
+
+class AsksForTheFirst(KeyLanes[str, object]):
+    """The question is about any of them, not about the last one of the stream."""
+
+    def ask(self) -> ValuesView[object]:
+        asked = super().ask()
+        first = min(asked, key=lambda item: item.sequence)  # type: ignore[attr-defined]
+        return {"": first}.values()
 
 
 class RetriesLast(KeyLanes[str, object]):
@@ -186,7 +238,20 @@ class TwoAtOnce(KeyLanes[str, object]):
             self._ready.append(key)
 
 
-@pytest.mark.parametrize("defect", [StartsUnread, RetriesLast, TwoAtOnce])
+OF_KEYS = (
+    StartsUnread,
+    ForgetsUnproven,
+    ProvesTooMuch,
+    NeverDoubts,
+    DoubtsTheQuestionOnly,
+    BelievesInVain,
+    AsksForTheFirst,
+    RetriesLast,
+    TwoAtOnce,
+)
+
+
+@pytest.mark.parametrize("defect", OF_KEYS, ids=lambda defect: str(defect.__name__))
 def test_the_histories_show_what_is_wrong_with_the_keys(
     defect: type[KeyLanes[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,7 +93,10 @@ if TYPE_CHECKING:
     from .runtime import Broker as Broker
     from .runtime import ConsumerGroup as ConsumerGroup
     from .runtime import ConsumerSupervisor as ConsumerSupervisor
+    from .runtime import DeadLetter as DeadLetter
+    from .runtime import DeadLettersDone as DeadLettersDone
     from .runtime import ExitCode as ExitCode
+    from .runtime import LetterFilter as LetterFilter
     from .runtime import Load as Load
     from .runtime import Pipeline as Pipeline
     from .runtime import ProportionalStrategy as ProportionalStrategy
@@ -124,6 +127,8 @@ __all__ = [
     "ConnectionError",
     "ConsumerGroup",
     "ConsumerSupervisor",
+    "DeadLetter",
+    "DeadLettersDone",
     "DeadMetadata",
     "DeathReason",
     "DecodeError",
@@ -137,6 +142,7 @@ __all__ = [
     "HeaderError",
     "JetStreamNotEnabled",
     "JsonCodec",
+    "LetterFilter",
     "Load",
     "MemoryConfig",
     "MemoryServer",
@@ -267,7 +273,10 @@ _HOMES = {
         "Broker",
         "ConsumerGroup",
         "ConsumerSupervisor",
+        "DeadLetter",
+        "DeadLettersDone",
         "ExitCode",
+        "LetterFilter",
         "Load",
         "Pipeline",
         "ProportionalStrategy",

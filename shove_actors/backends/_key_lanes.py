@@ -4,48 +4,70 @@ Pure: no clock, no lane, no trio; the caller tells what came, what ended and wha
 
     push ----> waiting, per key, in the order of the stream
     take ----> the head of a key that has nothing in flight; keys take turns
-    settling -> it has ended, but the server may not know it yet: its key waits, its place is free
-    done ----> the key goes on with its next one, or is forgotten
+    ended ---> it is settled, but the server may not know it: its place is free, its key unproven
     again ---> the head stays the head, and its key (nobody else's) waits until it is due
+    drop ----> it is nobody's any more; its key goes on
+
+Unproven: the next one of a key is given out once the server is known to have read how the one
+before was settled. One answer proves all that was sent before its question, so most settles are
+sent without one:
+
+    fresh --ask()--> asked --answered()--> proven: the key goes on, or is forgotten
+      |                |
+      +----doubt()-----+-----> doubted --proven()--> the same, one by one
+      ^                              |
+      +-----------resent()-----------+
+
+There is something to ask for (`wants_proof`) only when a key that is fresh has something waiting,
+or when many are fresh: then they are forgotten, because nobody waits for them.
 
 Invariants
 * A key has at most one item in flight, and items of one key are taken in the order they were
   pushed in. An item that waits for its next try is still its key's first.
+* A key with an unproven item has none in flight, and none is taken.
 * At most `max_in_flight` items are in flight. One that waits for its next try is not in flight:
   keys that fail take nobody's place.
 * Keys take turns: one that has a thousand items waiting gets one place, then the others that are
   ready come first. Between two items of a key each other ready key is taken once at most.
-* A key of which nothing is in hand is not in memory: `len(lanes.keys())` is never more than the
-  number of items pushed and not done.
+* A key of which nothing is in hand or unproven is not in memory: `len(lanes.keys())` is never more
+  than the number of items pushed and not ended.
 
-Tests: `tests/backends/test_key_lanes.py`, with a reference that is a list.
+Tests: `tests/backends/test_key_lanes.py`, with a reference that is a list; with a server that loses
+what was sent: `properties/test_keyed_machine.py`.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, KeysView
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, KeysView, Mapping, ValuesView
+from typing import Final, Generic, TypeVar
 
 from shove_actors._errors import UsageError
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
+#: So many settles that nobody waits for are sent before a question is asked for them.
+UNPROVEN_MOST: Final = 128
+
 
 class KeyLanes(Generic[K, T]):
     """See the module. `in_flight` counts what was taken and has not ended."""
 
     __slots__ = (
+        "_asked",
+        "_blocked",
         "_count",
         "_delayed",
+        "_doubted",
+        "_fresh",
         "_in_flight",
         "_items",
         "_max",
         "_ready",
-        "_settling",
         "_tickets",
+        "_urgent",
     )
 
     def __init__(self, max_in_flight: int) -> None:
@@ -57,14 +79,21 @@ class KeyLanes(Generic[K, T]):
         #: Keys whose first item may be taken.
         self._ready: deque[K] = deque()
         self._in_flight: set[K] = set()
-        self._settling: set[K] = set()
+        #: Unproven, by key: not asked for, asked for, and to be looked for one by one.
+        self._fresh: dict[K, T] = {}
+        self._asked: dict[K, T] = {}
+        self._doubted: dict[K, T] = {}
+        #: Keys that have items, and wait for a proof and nothing else.
+        self._blocked: dict[K, None] = {}
+        #: One of them is fresh.
+        self._urgent = False
         #: (due, ticket, key): tickets keep equal times in order, and keys need no order.
         self._delayed: list[tuple[float, int, K]] = []
         self._tickets = 0
         self._count = 0
 
     def __len__(self) -> int:
-        """Items in hand, in flight or not."""
+        """Items in hand: pushed and not ended, in flight or not."""
         return self._count
 
     @property
@@ -73,8 +102,8 @@ class KeyLanes(Generic[K, T]):
 
     @property
     def waiting(self) -> int:
-        """Items that are neither in flight nor settling."""
-        return self._count - len(self._in_flight) - len(self._settling)
+        """Items that are not in flight."""
+        return self._count - len(self._in_flight)
 
     @property
     def startable(self) -> int:
@@ -93,11 +122,16 @@ class KeyLanes(Generic[K, T]):
         """The newest of its key."""
         self._count += 1
         items = self._items.get(key)
-        if items is None:
-            self._items[key] = deque((item,))
-            self._ready.append(key)
-        else:
+        if items is not None:
             items.append(item)
+            return
+        self._items[key] = deque((item,))
+        if key in self._fresh:
+            self._urgent = True
+        elif key not in self._asked and key not in self._doubted:
+            self._ready.append(key)
+            return
+        self._blocked[key] = None
 
     def take(self) -> T | None:
         """The next one to handle; it is in flight then. None: there is none at present."""
@@ -107,17 +141,21 @@ class KeyLanes(Generic[K, T]):
         self._in_flight.add(key)
         return self._items[key][0]
 
-    def settling(self, key: K) -> None:
-        """What was in flight of this key has ended; the next one of it has to wait for `done`."""
+    def ended(self, key: K) -> None:
+        """What was in flight of this key is settled, and the server may not know it."""
         self._in_flight.remove(key)
-        self._settling.add(key)
-
-    def done(self, key: K) -> None:
-        """What was in flight of this key, or settling, is settled or nobody's any more."""
-        if key in self._settling:
-            self._settling.remove(key)
+        items = self._items[key]
+        self._fresh[key] = items.popleft()
+        self._count -= 1
+        if items:
+            self._blocked[key] = None
+            self._urgent = True
         else:
-            self._in_flight.remove(key)
+            del self._items[key]
+
+    def drop(self, key: K) -> None:
+        """What was in flight of this key is nobody's any more."""
+        self._in_flight.remove(key)
         items = self._items[key]
         items.popleft()
         self._count -= 1
@@ -145,12 +183,87 @@ class KeyLanes(Generic[K, T]):
             count += 1
         return count
 
+    # ------------------------------------------------------------------ what the server has read
+
+    @property
+    def unproven(self) -> int:
+        return len(self._fresh) + len(self._asked) + len(self._doubted)
+
+    @property
+    def fresh(self) -> int:
+        return len(self._fresh)
+
+    @property
+    def asking(self) -> bool:
+        """A question is on its way, and believed in."""
+        return bool(self._asked)
+
+    @property
+    def asked(self) -> ValuesView[T]:
+        """What the question is about."""
+        return self._asked.values()
+
+    @property
+    def doubted(self) -> Mapping[K, T]:
+        """Those for which no answer will do."""
+        return self._doubted
+
+    @property
+    def wants_proof(self) -> bool:
+        """Whether to ask now."""
+        return (self._urgent or len(self._fresh) >= UNPROVEN_MOST) and not self._asked
+
+    def ask(self) -> ValuesView[T]:
+        """A question is sent, behind everything that is fresh: what it is about."""
+        assert not self._asked
+        self._asked, self._fresh = self._fresh, {}
+        self._urgent = False
+        return self._asked.values()
+
+    def answered(self) -> None:
+        """The question was answered."""
+        asked, self._asked = self._asked, {}
+        if self._blocked:
+            for key in [key for key in self._blocked if key in asked]:
+                del self._blocked[key]
+                self._ready.append(key)
+
+    def doubt(self) -> None:
+        """What was sent so far may not have been read, whatever is answered from now on."""
+        self._doubted.update(self._asked)
+        self._doubted.update(self._fresh)
+        self._asked, self._fresh = {}, {}
+        self._urgent = False
+
+    def resent(self, match: Callable[[T], bool]) -> None:
+        """One that may be unproven had not been read, and was settled once more just now.
+
+        If the question is about it, there will be no answer: another one has to be asked.
+        """
+        if any(map(match, self._asked.values())):
+            back, self._asked = self._asked, {}
+        else:
+            back = {key: item for key, item in self._doubted.items() if match(item)}
+            for key in back:
+                del self._doubted[key]
+        self._fresh.update(back)
+        self._urgent = self._urgent or any(key in self._blocked for key in back)
+
+    def proven(self, key: K) -> None:
+        """A doubted one was read."""
+        del self._doubted[key]
+        if key in self._blocked:
+            del self._blocked[key]
+            self._ready.append(key)
+
+    # ------------------------------------------------------------------ all at once
+
     def drop_waiting(self) -> list[T]:
         """Everything that waits, in the order of the keys' first arrival."""
         dropped: list[T] = []
         for key in list(self._items):
             items = self._items[key]
-            if key in self._in_flight or key in self._settling:
+            if key in self._in_flight:
                 first = items.popleft()
                 dropped.extend(items)
                 items.clear()
@@ -160,5 +273,7 @@ class KeyLanes(Generic[K, T]):
                 del self._items[key]
         self._ready.clear()
         self._delayed.clear()
+        self._blocked.clear()
+        self._urgent = False
         self._count -= len(dropped)
         return dropped

@@ -1,7 +1,8 @@
 """`LaneBuffer` for a keyed lane: what waits for a worker waits per key (`_key_lanes.py`).
 
 A worker takes the next delivery whose key has nothing in flight. What it has taken is in flight
-until `done` or `again`; the lane says when. Waking is that of `LaneBuffer`: one worker at a time.
+until `ended`, `drop` or `again`; the lane says when. Waking is that of `LaneBuffer`: one worker at
+a time.
 """
 
 from __future__ import annotations
@@ -18,61 +19,71 @@ from ._lane_buffer import BUSY_S, PAUSE_S, LaneBuffer
 class KeyedBuffer(LaneBuffer):
     """Deliveries by key, and the workers that wait for one."""
 
-    __slots__ = ("_keys", "_max")
+    __slots__ = ("_max", "lanes")
 
     def __init__(self, max_in_flight: int) -> None:
         super().__init__()
         self._max = max_in_flight
-        self._keys: KeyLanes[Hashable, Delivery] = KeyLanes(max_in_flight)
+        #: To be asked, and told, of proofs.
+        self.lanes: KeyLanes[Hashable, Delivery] = KeyLanes(max_in_flight)
 
     def __len__(self) -> int:
         """What waits: for a worker, for its key, or for its next try."""
-        return self._keys.waiting
+        return self.lanes.waiting
 
     @property
     def in_flight(self) -> int:
-        return self._keys.in_flight
+        return self.lanes.in_flight
 
     @property
     def keys(self) -> int:
         """How many keys are in memory."""
-        return len(self._keys.keys())
+        return len(self.lanes.keys())
 
     @property
     def next_due(self) -> float:
-        return self._keys.next_due
+        return self.lanes.next_due
 
     def push(self, delivery: Delivery) -> None:
-        self._keys.push(delivery.key, delivery)
+        self.lanes.push(delivery.key, delivery)
         self._offer()
 
     def push_front(self, delivery: Delivery) -> None:
         raise NotImplementedError("a keyed lane gives nothing back to the front: see `again`")
 
-    def settling(self, delivery: Delivery) -> None:
-        """It was in flight, and its handler has ended."""
-        self._keys.settling(delivery.key)
+    def ended(self, delivery: Delivery) -> None:
+        """It was in flight, and is settled. Its worker looks for the next one itself."""
+        self.lanes.ended(delivery.key)
 
-    def done(self, delivery: Delivery) -> None:
-        """It was in flight or settling, and is settled: the next of its key may come."""
-        self._keys.done(delivery.key)
+    def drop(self, delivery: Delivery) -> None:
+        """It was in flight, and is nobody's any more."""
+        self.lanes.drop(delivery.key)
+        self._offer()
+
+    def answered(self) -> None:
+        """What was asked for is read: keys that have waited for that may go on."""
+        self.lanes.answered()
+        self._offer()
+
+    def proven(self, key: Hashable) -> None:
+        self.lanes.proven(key)
         self._offer()
 
     def again(self, before: Delivery, after: Delivery, due: float) -> None:
         """It was in flight, and is to be tried again, as `after`."""
-        self._keys.replace(before.key, after)
-        self._keys.again(before.key, due)
+        self.lanes.replace(before.key, after)
+        self.lanes.again(before.key, due)
 
     def ripen(self, now: float) -> None:
-        if self._keys.ripen(now):
+        if self.lanes.ripen(now):
             self._offer()
 
     def _offer(self) -> None:
-        if not self._woken and self._lot and self._keys.startable:
+        if not self._woken and self._lot and self.lanes.startable:
             self._wake_one()
 
     def receive_nowait(self) -> Delivery:
-        delivery = self._keys.take()
+        delivery = self.lanes.take()
         if delivery is not None:
             return delivery
         if self._ended is not None:
@@ -82,7 +93,7 @@ class KeyedBuffer(LaneBuffer):
     async def receive(self) -> Delivery:
         await trio.lowlevel.checkpoint_if_cancelled()
         while True:
-            delivery = self._keys.take()
+            delivery = self.lanes.take()
             if delivery is not None:
                 return delivery
             if self._ended is not None:
@@ -95,7 +106,7 @@ class KeyedBuffer(LaneBuffer):
                     self.busy_until = now + PAUSE_S
 
     def wake_next(self) -> bool:
-        if self._woken or not self._keys.startable:
+        if self._woken or not self.lanes.startable:
             return True
         if self._lot:
             self._wake_one()
@@ -104,10 +115,10 @@ class KeyedBuffer(LaneBuffer):
 
     def take_all(self) -> list[Delivery]:
         """Everything that waits; what is in flight stays in flight."""
-        return self._keys.drop_waiting()
+        return self.lanes.drop_waiting()
 
     def reset(self) -> list[Delivery]:
         """Everything that waits; what is in flight is nobody's any more."""
-        waiting = self._keys.drop_waiting()
-        self._keys = KeyLanes(self._max)
+        waiting = self.lanes.drop_waiting()
+        self.lanes = KeyLanes(self._max)
         return waiting

@@ -11,8 +11,8 @@ Invariants
 * A handler that was cancelled counts as running until its worker lets go of its delivery. Until
   then the shard is neither handed on nor taken again.
 * The next message of a key is started once the server is known to have read the acknowledgement of
-  the one before (`_settling`). So whoever follows us, after whatever crash, is never given a
-  message that comes before one of its key that we have begun. One answer proves all before it.
+  the one before (`_keyed_acks.py`). So whoever follows us, after whatever crash, is never given a
+  message that comes before one of its key that we have begun.
 * RETRY is carried out here, not by the server: the delivery stays in hand, in front of its key.
 * What is in hand is never given back: whoever owns the shard next rewinds the durable.
 
@@ -29,20 +29,19 @@ from typing import Final
 
 import trio
 
-from shove_actors._errors import ShoveError, UsageError
+from shove_actors._errors import UsageError
 from shove_actors._log import about
 
 from ._delivery import Delivery
+from ._keyed_acks import KeyedAcks
 from ._keyed_buffer import KeyedBuffer
 from ._owner_requests import OwnerRequests
-from ._ownership import Fate, Ownership
+from ._ownership import Fate, Ownership, Step
 from ._pinned import PinnedDurable, pin_timeout
 from ._port import LaneSpec, LaneStatistics
 
 logger = logging.getLogger("shove_actors.backends.keyed")
 
-#: An acknowledgement of which nothing was heard for so long is looked after.
-UNHEARD_S: Final = 1.0
 #: Pulls follow each other so much more often than that.
 PULLS_PER_PIN: Final = 2
 _NEVER: Final = float("inf")
@@ -65,9 +64,7 @@ class KeyedLane:
         self._held: dict[int, Delivery] = {}
         #: In a worker's hands, also when it is not ours any more.
         self._taken: dict[Delivery, None] = {}
-        #: Acknowledged, and not known to be read, by sequence; and since when.
-        self._settling: dict[int, tuple[Delivery, float]] = {}
-        self._unheard = trio.Event()
+        self.acks = KeyedAcks(durable, self._buffer)
         self._closing = False
         #: No pull of this ownership is left.
         self._left = False
@@ -106,8 +103,9 @@ class KeyedLane:
 
     @property
     def keys(self) -> int:
-        """How many keys are in memory: those of what is in hand."""
-        return self._buffer.keys
+        """How many keys are in memory: those of what is in hand, and those of what is settled and
+        not known to be (no more than `UNPROVEN_MOST`, and not for long)."""
+        return self._buffer.keys + self.acks.unproven
 
     @property
     def owned(self) -> bool:
@@ -175,25 +173,11 @@ class KeyedLane:
         now = trio.current_time()
         if not self._ends(delivery, now):
             return
-        self._buffer.settling(delivery)
-        self._settling[delivery.sequence] = delivery, now
-        if self._durable.connected:
-            # Otherwise it is sent when the message comes again (`arrived`), or by `_look_after`.
-            self._durable.ack(delivery)
-        if not self._unheard.is_set():
-            self._unheard.set()
-
-    def settled(self, delivery: Delivery) -> None:
-        """From the backend: the server has read its acknowledgement."""
-        known = self._settling.get(delivery.sequence)
-        if known is None or known[0] is not delivery:
-            return  # of an ownership that is over
-        del self._settling[delivery.sequence]
         held = self._held
         del held[delivery.sequence]
-        self._buffer.done(delivery)
+        self.acks.send(delivery)
         if self._credit - len(held) - self._requested >= self._refill:
-            self._top_up(trio.current_time())
+            self._top_up(now)
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
         if self._ends(delivery, trio.current_time()):
@@ -242,7 +226,7 @@ class KeyedLane:
         if not self.ownership.starts:
             # Leaving: whoever comes next has it from the server.
             del self._held[delivery.sequence]
-            self._buffer.done(delivery)
+            self._buffer.drop(delivery)
             return
         after = self._delivery(
             delivery.subject,
@@ -331,15 +315,18 @@ class KeyedLane:
             delivery.key = self._keyed.key_of(delivery)
             self._held[sequence] = delivery
             self._buffer.push(delivery)
+            self.acks.ask_if_needed()
             if not self._requested:
                 self._top_up(now)
             return
         if before is not None and fate is Fate.AGAIN:
             before.reply = reply
-            if sequence in self._settling:
-                self._durable.ack(before)
         elif fate is Fate.SETTLED:
-            self._durable.ack(self._delivery(subject, b"", None, sequence, 1, timestamp_ns, reply))
+            self.acks.send_again(
+                self._delivery(subject, b"", None, sequence, 1, timestamp_ns, reply)
+            )
+        elif own.owns:
+            self.acks.doubt()  # somebody has rewound, or something was lost
         self._ask.set()
         self._top_up(now)
 
@@ -363,6 +350,7 @@ class KeyedLane:
 
     def disconnected(self) -> None:
         self._requested = 0
+        self.acks.doubt()
         self.ownership.disconnected()
         self._ask.set()
 
@@ -395,7 +383,7 @@ class KeyedLane:
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_time)
-                nursery.start_soon(self._look_after)
+                nursery.start_soon(self.acks.look_after)
                 await self._converse()
                 nursery.cancel_scope.cancel()
         finally:
@@ -410,6 +398,8 @@ class KeyedLane:
             self._look(now)
             step, wake = own.next(now, len(self._taken))
             if step is not None:
+                if step is Step.REWIND:
+                    self.acks.doubt()
                 await self._requests.make(step)
                 self._look(trio.current_time())
                 self._timer.set()
@@ -420,31 +410,6 @@ class KeyedLane:
                 self._ask = trio.Event()
                 with trio.CancelScope(deadline=wake):
                     await self._ask.wait()
-
-    async def _look_after(self) -> None:
-        """Acknowledgements of which nothing is heard: the answer was lost, or they were."""
-        while True:
-            while not self._settling:
-                self._unheard = trio.Event()
-                await self._unheard.wait()
-            sequence, (delivery, since) = next(iter(self._settling.items()))
-            left = since + UNHEARD_S - trio.current_time()
-            if left > 0 or not self._durable.connected:
-                await trio.sleep(max(left, UNHEARD_S / 4))
-                continue
-            try:
-                with trio.fail_after(UNHEARD_S):
-                    gone = await self._durable.is_gone(sequence)
-            except (ShoveError, trio.TooSlowError):
-                await trio.sleep(UNHEARD_S / 4)
-                continue
-            if gone:
-                self.settled(delivery)
-            elif sequence in self._settling:
-                # To the end: the others have their turn.
-                del self._settling[sequence]
-                self._settling[sequence] = delivery, trio.current_time()
-                self._durable.ack(delivery)
 
     async def _keep_time(self) -> None:
         """Tries that are due, pulls that keep the pin, a lease that lapses."""
@@ -514,7 +479,7 @@ class KeyedLane:
         for delivery in self._buffer.reset():
             delivery.settled = delivery.lost = True
         self._held.clear()
-        self._settling.clear()
+        self.acks.doubt()
         for delivery in list(self._taken):
             delivery.lost = True
             if delivery.on_lost is not None:

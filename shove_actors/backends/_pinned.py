@@ -37,11 +37,18 @@ class PinnedDurable(Protocol):
         ...
 
     def ack(self, delivery: Delivery) -> None:
-        """`KeyedLane.settled` is called once the server is known to have read it, if ever."""
+        """Send its acknowledgement, behind those before it. Nothing is heard of it."""
         ...
 
-    async def is_gone(self, sequence: int) -> bool:
-        """Whether the message is not stored any more, so that its acknowledgement was read."""
+    def ask(self, delivery: Delivery, ticket: int) -> None:
+        """The same, also when it was sent before, with an answer: `KeyedAcks.answered` is called,
+        with the ticket, once the server is known to have read it and all that were sent before it
+        (see `_keyed_acks.py` for when the latter is not believed). If ever."""
+        ...
+
+    async def first_stored(self, sequence: int) -> float:
+        """The sequence of the first message at or after it that the stream has; infinity if none.
+        What it has not any more was acknowledged."""
         ...
 
     async def confirm(self) -> bool:

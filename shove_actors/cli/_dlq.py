@@ -7,24 +7,13 @@ import json
 import shlex
 import sys
 from collections.abc import Callable
-from contextlib import aclosing
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 import trio
 
-from shove_actors import DeathReason, NatsConfig
-from shove_actors.runtime._dead_letters import (
-    POISONED,
-    DeadLetter,
-    DeadLettersDone,
-    LetterFilter,
-    browse,
-    purge,
-    queue_of,
-    replay,
-)
+from shove_actors import DeadLetter, DeadLettersDone, DeathReason, LetterFilter, NatsConfig
 
 from ._base import (
     AGE,
@@ -228,19 +217,17 @@ def purge_(selection: LetterFilter, dry_run: bool, yes: bool, as_json: bool, **w
 
 async def _browse(where: dict[str, Any], selection: LetterFilter) -> list[DeadLetter]:
     async with opened(**_place(where)) as (broker, topic):
-        async with aclosing(browse(broker.backend, topic, selection)) as letters:
-            return [letter async for letter in letters]
+        return [letter async for letter in broker.dead_letters(topic, selection)]
 
 
 async def _replay(where: dict[str, Any], selection: LetterFilter, dry_run: bool) -> DeadLettersDone:
     async with opened(**_place(where)) as (broker, topic):
-        return await replay(broker.publish_service, topic, selection, dry_run=dry_run)
+        return await broker.replay_dead_letters(topic, selection, dry_run=dry_run)
 
 
 async def _purge(where: dict[str, Any], selection: LetterFilter, dry_run: bool) -> DeadLettersDone:
     async with opened(**_place(where)) as (broker, topic):
-        queue_of(topic)
-        return await purge(broker.backend, topic, selection, dry_run=dry_run)
+        return await broker.purge_dead_letters(topic, selection, dry_run=dry_run)
 
 
 def _place(where: dict[str, Any]) -> dict[str, Any]:
@@ -254,7 +241,6 @@ def _place(where: dict[str, Any]) -> dict[str, Any]:
 
 
 def _report(target: str, done: DeadLettersDone, what: str, dry_run: bool, as_json: bool) -> int:
-    stays = sum(done.skipped.values()) + (done.failure is not None)
     if as_json:
         print_json(
             {
@@ -268,14 +254,14 @@ def _report(target: str, done: DeadLettersDone, what: str, dry_run: bool, as_jso
     else:
         lines = [f"{done.done} {'would be ' if dry_run else ''}{what}"]
         lines += [f"{count} stay: {reason}" for reason, count in done.skipped.items()]
-        if done.skipped[POISONED]:
+        if done.poisoned_keys:
             keys = sorted(done.poisoned_keys)
             named = "--all" if len(keys) > 3 else " ".join(map(shlex.quote, keys))
             lines.append(f"-> shove-actors poisoned release {target} {named} --replay")
         if done.failure is not None:
             lines.append(f"one could not be published: {done.failure}")
         print_lines(*lines)
-    return Exit.NOT_DONE if stays and not dry_run else Exit.OK
+    return Exit.OK if done.is_complete or dry_run else Exit.NOT_DONE
 
 
 def summary(letter: DeadLetter) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import trio
 from shove_actors._errors import ApiError
 from shove_actors.jetstream import JetStream
 
+from ._poison_counts import PoisonCounts, bucket_of
+
 _HOLD: Final = re.compile(r"(?P<queue>.+)-hold-\d+(?:ms|s)")
 _SIDE: Final = re.compile(r"(?P<queue>.+)-(?:dlq|attempts)")
 _FOREIGN: Final = ("KV_", "OBJ_")
@@ -25,7 +27,10 @@ TOPICS: Final = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """One topic at one moment, by the server's own counters."""
+    """One topic at one moment, by the server's own counters.
+
+    `poisoned`: keys; None of a topic that is not FAIL_ALL (`fails_all`), or if it is not known.
+    """
 
     queue: str
     stored: int
@@ -34,6 +39,8 @@ class Counts:
     in_flight: int
     held: int
     dead: int
+    fails_all: bool
+    poisoned: int | None
     deliveries: int
     redelivered: int
     pulls: int
@@ -50,8 +57,13 @@ class Sample:
     truncated: bool = False
 
 
-async def sample(js: JetStream, queues: Collection[str] = ()) -> Sample:
-    """`queues`: only these topics. Raises what prevents the look."""
+async def sample(
+    js: JetStream, queues: Collection[str] = (), poison: PoisonCounts | None = None
+) -> Sample:
+    """`queues`: only these topics. `poison`: remembers, for the next look. Raises what prevents
+    the look.
+    """
+    poison = poison if poison is not None else PoisonCounts(js)
     began = trio.current_time()
     await js.connection.flush()
     round_trip = trio.current_time() - began
@@ -62,6 +74,7 @@ async def sample(js: JetStream, queues: Collection[str] = ()) -> Sample:
     for name in wanted[:TOPICS]:
         state = streams[name]["state"]
         consumers = await _consumers(js, name)
+        bucket = streams.get(bucket_of(name))
         topics[name] = Counts(
             queue=name,
             stored=state.get("messages", 0),
@@ -70,6 +83,8 @@ async def sample(js: JetStream, queues: Collection[str] = ()) -> Sample:
             in_flight=_sum(consumers, "num_ack_pending"),
             held=sum(_messages(streams, side) for side in sides[name] if _HOLD.fullmatch(side)),
             dead=_messages(streams, f"{name}-dlq"),
+            fails_all=bucket is not None,
+            poisoned=None if bucket is None else await poison.of(bucket_of(name), bucket),
             deliveries=sum(c.get("delivered", {}).get("consumer_seq", 0) for c in consumers),
             redelivered=_sum(consumers, "num_redelivered"),
             pulls=_sum(consumers, "num_waiting"),
@@ -95,6 +110,8 @@ def state(before: Sample, now: Sample) -> list[dict[str, Any]]:
                 "in_flight": topic.in_flight,
                 "held": topic.held,
                 "dead": topic.dead,
+                "fails_all": topic.fails_all,
+                "poisoned": topic.poisoned,
                 "redelivered": topic.redelivered,
                 "pulls": topic.pulls,
                 "durables": topic.durables,

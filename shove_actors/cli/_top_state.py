@@ -13,6 +13,7 @@ import trio
 
 from shove_actors.jetstream import JetStream, status_of
 
+from ._poison_counts import PoisonCounts
 from ._process import SUBJECT
 from ._server_state import Sample, sample, state
 
@@ -52,10 +53,11 @@ class Looker:
         self._ask = ask_processes
         self._before: Sample | None = None
         self._rates = Rates()
+        self._poison = PoisonCounts(js)
 
     async def look(self) -> dict[str, Any]:
         """The first look has no rates. Raises what prevents it."""
-        now = await sample(self._js, self._queues)
+        now = await sample(self._js, self._queues, self._poison)
         processes = await ask(self._js) if self._ask else []
         for process in processes:
             self._rates.add(process)

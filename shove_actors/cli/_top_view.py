@@ -89,7 +89,9 @@ def _topics(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     if len(shown) > BUSY:
         shown = [topic for topic in topics if not _at_rest(topic)][:MANY]
     table = _table("topic", "stored/s", "settled/s", "pending", "in flight", "held", "dead")
-    for name in ("redelivered", "pulls"):
+    # Few servers have FAIL_ALL topics, and the terminal is narrow.
+    poisonable = any(topic["fails_all"] for topic in shown)
+    for name in (*(("poisoned",) if poisonable else ()), "redelivered", "pulls"):
         _numbers(table, name)
     for topic in shown:
         reading = topic["pulls"] or topic["in_flight"]
@@ -102,6 +104,7 @@ def _topics(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
             f"{topic['in_flight']:,}",
             Text(f"{topic['held']:,}", "yellow" if topic["held"] else ""),
             Text(f"{topic['dead']:,}", "red" if topic["dead"] else ""),
+            *((_poisoned(topic),) if poisonable else ()),
             f"{topic['redelivered']:,}",
             f"{topic['pulls']:,}",
         )
@@ -110,9 +113,16 @@ def _topics(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     return Group(table, Text(f"and {len(topics) - len(shown)} topics more", style="dim"))
 
 
+def _poisoned(topic: Mapping[str, Any]) -> Text:
+    if not topic["fails_all"]:
+        return Text("")
+    count = topic["poisoned"]
+    return Text("?" if count is None else f"{count:,}", "bold red" if count else "")
+
+
 def _at_rest(topic: Mapping[str, Any]) -> bool:
     moving = ("stored_per_s", "settled_per_s", "pending", "in_flight", "held", "pulls")
-    return not any(topic[name] for name in moving)
+    return not any(topic[name] for name in (*moving, "poisoned"))
 
 
 def _table(first: str, *numbers: str) -> Table:

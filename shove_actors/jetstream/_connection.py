@@ -46,6 +46,7 @@ from ._event_stream import EventStream
 from ._events import ConnectionEvent, ConnectionEventKind
 from ._link import Link
 from ._listeners import Listener, Listeners
+from ._options import check_callback, check_seconds
 from ._read_floor import PAUSE_S
 from ._reader import read_plain
 from ._server_facts import ServerFacts
@@ -129,6 +130,7 @@ class Connection(Traffic):
 
     def listen(self, listener: Listener) -> None:
         """Call `listener(event)` for every event. One that raises is logged and removed."""
+        check_callback("listener", listener)
         self._listeners.add(listener)
 
     def unlisten(self, listener: Listener) -> None:
@@ -158,6 +160,7 @@ class Connection(Traffic):
         Returns when the connection has ended, after `timeout` seconds at the latest. Consumers and
         watchers have buffers of their own: drain those first.
         """
+        check_seconds("timeout", timeout)
         with trio.move_on_after(timeout):
             await self._end_subscriptions()
         self.close()

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import inspect
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import trio
 
-from shove_actors._errors import IteratorClosed
+from shove_actors._errors import IteratorClosed, UsageError
 from shove_actors._groups import unwrapped
 
-from ._message import Message
+from ._handlers import Handler as Handler
+from ._handlers import check_handler as check_handler
+from ._handlers import not_awaitable
 from ._source import Source
-
-#: Called for one message at a time, in order.
-Handler = Callable[[Message], Awaitable[object]]
 
 
 class Consuming:
@@ -24,6 +24,7 @@ class Consuming:
         self._source = source
         self._handler = handler
         self._closed = trio.Event()
+        self._task: trio.lowlevel.Task | None = None
         #: Messages whose handler has returned.
         self.handled = 0
 
@@ -36,7 +37,11 @@ class Consuming:
         await self._source.drain()
 
     async def wait_closed(self) -> None:
-        """Until the last handler has returned: after `stop`, `drain` or `stop_after`."""
+        """Until the last handler has returned: after `stop`, `drain` or `stop_after`.
+
+        Raises `UsageError` inside a handler of this loop, which would wait for itself.
+        """
+        refuse_inside(self, "wait_closed()")
         await self._closed.wait()
 
     @property
@@ -45,6 +50,7 @@ class Consuming:
         return self._source.recent
 
     async def _run(self) -> None:
+        self._task = trio.lowlevel.current_task()
         receive, done, handler = self._source.receive, self._source.done, self._handler
         try:
             while True:
@@ -52,11 +58,29 @@ class Consuming:
                     message = await receive()
                 except (trio.EndOfChannel, IteratorClosed):
                     return
-                await handler(message)
+                answer = handler(message)
+                if not hasattr(answer, "__await__") and not inspect.isawaitable(answer):
+                    raise not_awaitable(answer)
+                await answer
                 self.handled += 1
                 done(message)
         finally:
+            self._task = None
             self._closed.set()
+
+
+def refuse_inside(loop: Consuming, what: str) -> None:
+    """Raises `UsageError` in a handler of that loop, and in tasks that a handler has started:
+    `what` waits until the handler has returned."""
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+    while task is not None and loop._task is not None:
+        if task is loop._task:
+            raise UsageError(
+                f"{what} inside a handler would wait for that handler, for ever; call stop() "
+                f"there, and {what} outside"
+            )
+        nursery = task.parent_nursery
+        task = nursery.parent_task if nursery is not None else None
 
 
 @asynccontextmanager

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ._fields import absorb, from_wire, to_wire
+from ._typed import check_fields, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -92,9 +93,8 @@ class ConsumerConfig:
     def __post_init__(self) -> None:
         # A list is what people write; equality with what the server sends needs one type.
         for name in ("filter_subjects", "priority_groups", "backoff"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, listed(getattr(self, name)))
+        check_fields(self)
         if self.extra:
             absorb(self, _DURATIONS, moments=_MOMENTS)
 

@@ -16,17 +16,26 @@ from shove_actors._errors import (
     StreamNotFound,
 )
 
-from ._consume import Consuming, Handler, consuming
+from ._consume import Consuming, Handler, check_handler, consuming
 from ._consumer import ConsumerConfig
 from ._consumer_info import ConsumerInfo
 from ._fetch import MAX_WAIT_S, FetchBatch, FetchOptions, fetch_options, no_wait_options
 from ._message import Message
 from ._messages import MessageIterator, reading
-from ._pull_options import GroupOptions, PullOptions, pull_options
+from ._pull_options import (
+    ConsumeSettings,
+    FetchSettings,
+    GroupOptions,
+    GroupSettings,
+    MessagesSettings,
+    reading_options,
+)
 from ._puller import Puller
-from ._source import OnError
+from ._typed import check_settings
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._context import JetStream
 
 #: A consumer that is said to be missing is looked for once more after this long.
@@ -94,11 +103,7 @@ class Consumer(ConsumerHandle):
         *,
         max_bytes: int | None = None,
         max_wait: float = MAX_WAIT_S,
-        heartbeat: float | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        **settings: Unpack[FetchSettings],
     ) -> FetchBatch:
         """One request for `count` messages, or for `max_bytes` of them; use it as a block.
 
@@ -112,25 +117,21 @@ class Consumer(ConsumerHandle):
         Bytes count subject, reply subject, headers and payload. Raises `InvalidOption`; see
         `FetchBatch` for everything else.
         """
-        groups = self._groups(group, min_pending, min_ack_pending, priority)
+        check_settings(FetchSettings, settings)
         return self._fetch(
             fetch_options(
-                count, max_bytes=max_bytes, max_wait=max_wait, heartbeat=heartbeat, groups=groups
+                count,
+                max_bytes=max_bytes,
+                max_wait=max_wait,
+                heartbeat=settings.get("heartbeat"),
+                groups=self._groups(settings),
             )
         )
 
-    def fetch_no_wait(
-        self,
-        count: int,
-        *,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
-    ) -> FetchBatch:
+    def fetch_no_wait(self, count: int, **settings: Unpack[GroupSettings]) -> FetchBatch:
         """As `fetch`, but only what is there now."""
-        groups = self._groups(group, min_pending, min_ack_pending, priority)
-        return self._fetch(no_wait_options(count, groups=groups))
+        check_settings(GroupSettings, settings)
+        return self._fetch(no_wait_options(count, groups=self._groups(settings)))
 
     async def fetch_list(
         self,
@@ -138,26 +139,13 @@ class Consumer(ConsumerHandle):
         *,
         max_bytes: int | None = None,
         max_wait: float = MAX_WAIT_S,
-        heartbeat: float | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        **settings: Unpack[FetchSettings],
     ) -> list[Message]:
         """As `fetch`, all of it at once; what `FetchBatch.error` would be is raised.
 
         Cancelled, what has come is not settled and comes again after `ack_wait`.
         """
-        batch = self.fetch(
-            count,
-            max_bytes=max_bytes,
-            max_wait=max_wait,
-            heartbeat=heartbeat,
-            group=group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
+        batch = self.fetch(count, max_bytes=max_bytes, max_wait=max_wait, **settings)
         async with batch:
             found = [message async for message in batch]
         if batch.error is not None:
@@ -165,29 +153,14 @@ class Consumer(ConsumerHandle):
         return found
 
     async def next(
-        self,
-        max_wait: float = MAX_WAIT_S,
-        *,
-        heartbeat: float | None = None,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        self, max_wait: float = MAX_WAIT_S, **settings: Unpack[FetchSettings]
     ) -> Message:
         """The next message. Raises `FetchTimeout` when none came, or what `fetch` ended with.
 
         A scope of the caller's that ends before `max_wait` is over ends it, as it ends any call.
         """
         asked_at = trio.current_time()
-        found = await self.fetch_list(
-            1,
-            max_wait=max_wait,
-            heartbeat=heartbeat,
-            group=group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
+        found = await self.fetch_list(1, max_wait=max_wait, **settings)
         if not found:
             # Cut short by a nearer deadline of the caller's: that one is to be heard.
             if trio.current_effective_deadline() < asked_at + max_wait:
@@ -198,24 +171,7 @@ class Consumer(ConsumerHandle):
     # ------------------------------------------------------------------ continuous
 
     def messages(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        request_max_bytes: int | None = None,
-        expiry: float | None = None,
-        heartbeat: float | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
-        on_error: OnError | None = None,
-        raise_on_missing_heartbeat: bool = False,
-        nak_on_stop: bool = False,
-        eager: bool = True,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        self, **settings: Unpack[MessagesSettings]
     ) -> AbstractAsyncContextManager[MessageIterator]:
         """Messages for as long as the block lasts, asked for ahead of time.
 
@@ -238,43 +194,11 @@ class Consumer(ConsumerHandle):
 
         Raises `InvalidOption` at once; waits for the connection when entered.
         """
-        options = pull_options(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            request_max_bytes=request_max_bytes,
-            expiry=expiry,
-            heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            stop_after=stop_after,
-            groups=self._groups(group, min_pending, min_ack_pending, priority),
-        )
-        puller = self._puller(
-            options,
-            on_error=on_error,
-            nak_on_stop=nak_on_stop,
-            raise_on_missing_heartbeat=raise_on_missing_heartbeat,
-        )
-        return reading(puller, eager=eager)
+        puller = self._puller(MessagesSettings, settings)
+        return reading(puller, eager=settings.get("eager", True))
 
     def consume(
-        self,
-        handler: Handler,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        request_max_bytes: int | None = None,
-        expiry: float | None = None,
-        heartbeat: float | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
-        on_error: OnError | None = None,
-        nak_on_stop: bool = False,
-        group: str | None = None,
-        min_pending: int | None = None,
-        min_ack_pending: int | None = None,
-        priority: int | None = None,
+        self, handler: Handler, **settings: Unpack[ConsumeSettings]
     ) -> AbstractAsyncContextManager[Consuming]:
         """Call `await handler(message)` for one message at a time, in order.
 
@@ -290,30 +214,13 @@ class Consumer(ConsumerHandle):
         hears first. Leaving the block lets the handler at work finish. Options: see `messages`;
         a message counts as buffered until its handler has returned.
         """
-        options = pull_options(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            request_max_bytes=request_max_bytes,
-            expiry=expiry,
-            heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
-            stop_after=stop_after,
-            groups=self._groups(group, min_pending, min_ack_pending, priority),
-        )
-        puller = self._puller(options, on_error=on_error, nak_on_stop=nak_on_stop)
-        return consuming(puller, handler)
+        check_handler(handler)
+        return consuming(self._puller(ConsumeSettings, settings), handler)
 
     # ------------------------------------------------------------------ parts
 
-    def _groups(
-        self,
-        group: str | None,
-        min_pending: int | None,
-        min_ack_pending: int | None,
-        priority: int | None,
-    ) -> GroupOptions:
-        known = self._info.config.priority_groups
+    def _groups(self, settings: GroupSettings) -> GroupOptions:
+        group, known = settings.get("group"), self._info.config.priority_groups
         if group is None and known:
             raise InvalidOption(
                 f"{self._label} has priority groups; name one of them: group={known[0]!r}"
@@ -323,9 +230,9 @@ class Consumer(ConsumerHandle):
             raise InvalidOption(f"{self._label} has no priority group {group!r}; {has}")
         return GroupOptions(
             group=group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
+            min_pending=settings.get("min_pending"),
+            min_ack_pending=settings.get("min_ack_pending"),
+            priority=settings.get("priority"),
         )
 
     @property
@@ -337,24 +244,18 @@ class Consumer(ConsumerHandle):
             self._js.connection, self._next_subject, options, name=self._label, pins=self._pins
         )
 
-    def _puller(
-        self,
-        options: PullOptions,
-        *,
-        on_error: OnError | None,
-        nak_on_stop: bool = False,
-        raise_on_missing_heartbeat: bool = False,
-    ) -> Puller:
+    def _puller(self, kind: type, settings: ConsumeSettings | MessagesSettings) -> Puller:
+        asked: MessagesSettings = {**settings}
         return Puller(
             self._js.connection,
             self._next_subject,
-            options,
+            reading_options(kind, settings, groups=self._groups(settings)),
             name=self._label,
             look_up=self._look_up,
             pins=self._pins,
-            on_error=on_error,
-            nak_on_stop=nak_on_stop,
-            raise_on_missing_heartbeat=raise_on_missing_heartbeat,
+            on_error=settings.get("on_error"),
+            nak_on_stop=settings.get("nak_on_stop", False),
+            raise_on_missing_heartbeat=asked.get("raise_on_missing_heartbeat", False),
         )
 
     async def _look_up(self) -> Exception | None:

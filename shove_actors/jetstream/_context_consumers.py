@@ -20,7 +20,7 @@ from ._consumer_handle import Consumer
 from ._consumer_info import ConsumerInfo, PauseState
 from ._context_core import ContextCore
 from ._lister import Lister
-from ._options import check_count
+from ._options import check_count, check_kind, check_text
 from ._push import PushConsumer
 from ._times import from_datetime
 from ._wire import check_name
@@ -168,6 +168,9 @@ class ConsumersApi(ContextCore):
         self, stream: str, config: ConsumerConfig, action: str | None = None
     ) -> ConsumerInfo:
         """The request behind all of these: pull or push, made or changed."""
+        check_kind("config", config, ConsumerConfig, "a ConsumerConfig")
+        if action not in (None, "create", "update"):
+            raise InvalidOption(f"action is {action!r}; give 'create', 'update' or None")
         name = config.name or config.durable_name or _random_name()
         check_name(stream, "stream")
         check_name(name, "consumer")
@@ -220,6 +223,7 @@ class ConsumersApi(ContextCore):
 
         Needs nats-server 2.11. Raises `ConsumerNotFound`.
         """
+        check_kind("until", until, datetime, "an aware datetime")
         return await self._pause(stream, name, {"pause_until": from_datetime(until)})
 
     async def resume_consumer(self, stream: str, name: str) -> PauseState:
@@ -253,6 +257,7 @@ class ConsumersApi(ContextCore):
         """
         check_name(stream, "stream")
         check_name(name, "consumer")
+        check_text("group", group, empty=False)
         await self.call(f"CONSUMER.UNPIN.{stream}.{name}", {"group": group})
 
     @property
@@ -263,6 +268,7 @@ class ConsumersApi(ContextCore):
 def _merged(config: ConsumerConfig | None, settings: ConsumerSettings) -> ConsumerConfig:
     if config is None:
         config = ConsumerConfig()
+    check_kind("config", config, ConsumerConfig, "a ConsumerConfig, or keywords such as name=")
     return replace(config, **settings) if settings else config  # type: ignore[arg-type]
 
 

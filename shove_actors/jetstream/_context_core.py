@@ -20,6 +20,7 @@ from ._api_errors import NOT_ENABLED, NOT_ENABLED_FOR_ACCOUNT, api_error
 from ._clock import ServerClock
 from ._connection import Connection
 from ._context_options import JetStreamOptions
+from ._options import check_kind, check_text
 from ._request import Reply
 
 _encode = msgspec.json.Encoder().encode
@@ -30,7 +31,7 @@ class ContextCore:
     """One API request, and what its failure means. See `JetStream`."""
 
     def __init__(self, connection: Connection, options: JetStreamOptions) -> None:
-        self.connection = connection
+        self.connection = check_kind("connection", connection, Connection, "a Connection")
         #: What this context was made with. Read-only.
         self.options = options
         self.timeout = options.timeout
@@ -40,6 +41,9 @@ class ContextCore:
 
     async def ask_api(self, op: str, body: Mapping[str, Any] | None = None) -> Reply:
         """One request to the API, seen by the hooks; the reply as it comes."""
+        check_text("op", op, empty=False)
+        if body is not None:
+            check_kind("body", body, Mapping, "a mapping, or None")
         payload = _encode(body) if body is not None else b""
         subject, options = self.prefix + op, self.options
         if options.on_request is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from shove_actors._errors import InvalidOption
 
-from ._options import check_count, check_seconds
+from ._options import check_callback, check_count, check_seconds
 from ._wire import not_in_subject
 
 if TYPE_CHECKING:
@@ -64,6 +64,10 @@ class JetStreamOptions:
             if value is not None:
                 check_seconds(name, value)
         check_count("publish_async_max_pending", self.publish_async_max_pending)
+        for name in ("on_request", "on_response", "on_publish_error", "on_publish_ack"):
+            value = getattr(self, name)
+            if value is not None:
+                check_callback(name, value)
 
     @property
     def prefix(self) -> str:

@@ -22,7 +22,7 @@ from ._atomic_batch import AtomicBatch
 from ._connection import Connection
 from ._context_core import ContextCore
 from ._context_options import JetStreamOptions
-from ._options import check_count, check_seconds
+from ._options import check_count, check_kind, check_seconds
 from ._pub_ack import PubAck, is_no_responders, read_ack
 from ._publish_future import PublishFuture
 from ._publish_options import Data, Encoded, PublishOptions, PubMessage
@@ -191,8 +191,10 @@ class PublishApi(ContextCore):
     ) -> PubAck:
         """All of `messages` in one atomic batch. Raises as `AtomicBatch` does; `InvalidOption`
         without any message."""
+        check_kind("messages", messages, Iterable, "a list of PubMessage")
         async with self.batch(timeout=timeout) as batch:
             for message in messages:
+                check_kind("each of messages", message, PubMessage, "a PubMessage")
                 await batch.add(message)
         if batch.ack is None:
             raise InvalidOption("a batch needs one message at least")

@@ -21,6 +21,7 @@ from ._lister import Lister
 from ._object_config import ObjectStoreConfig
 from ._object_status import ObjectStoreStatus
 from ._object_store import ObjectStore
+from ._options import check_kind
 from ._store_errors import of_bucket
 from ._store_names import KV_STREAM, OBJECT_STREAM, kv_stream, object_stream
 from ._stream_info import StreamInfo
@@ -111,7 +112,8 @@ class StoresApi(ContextCore):
             if "bucket" not in settings:
                 raise InvalidOption("a bucket needs a name; give a KeyValueConfig or bucket=")
             config = KeyValueConfig(**settings)  # type: ignore[arg-type]
-        elif settings:
+        check_kind("config", config, KeyValueConfig, "a KeyValueConfig, or keywords (bucket=)")
+        if settings:
             config = replace(config, **settings)  # type: ignore[arg-type]
         if config.limit_marker_ttl is not None and (await self.account_info()).api.level < 1:
             raise MarkerTtlNotSupported("limit_marker_ttl needs nats-server 2.11; leave it out")
@@ -217,4 +219,5 @@ def _object_config(
         if "bucket" not in settings:
             raise InvalidOption("a bucket needs a name; give an ObjectStoreConfig or bucket=")
         return ObjectStoreConfig(**settings)
+    check_kind("config", config, ObjectStoreConfig, "an ObjectStoreConfig, or keywords (bucket=)")
     return replace(config, **settings) if settings else config

@@ -25,6 +25,7 @@ from shove_actors._errors import (
 
 from ._context_core import ContextCore
 from ._lister import Lister
+from ._options import check_count, check_flag, check_kind
 from ._raw_message import RawMessage
 from ._stream import StreamConfig
 from ._stream_handle import Stream
@@ -114,6 +115,7 @@ class StreamsApi(ContextCore):
         """
         if changes.get("name", name) != name:
             raise InvalidOption("a stream cannot be renamed; leave out name")
+        StreamConfig(**{"name": name, **changes})  # type: ignore[arg-type]  # before it is read
         current = (await self.stream_info(name)).config
         return await self._store_stream("UPDATE", replace(current, **changes))  # type: ignore[arg-type]
 
@@ -145,6 +147,7 @@ class StreamsApi(ContextCore):
 
     async def stream_name_by_subject(self, subject: str) -> str | None:
         """The (first) stream that takes what is published to `subject`; None without one."""
+        check_subject(subject)
         async with aclosing(self.stream_names(subject)) as names:
             async for name in names:
                 return name
@@ -172,6 +175,7 @@ class StreamsApi(ContextCore):
     ) -> StreamInfo:
         """As `Stream.info`, by name."""
         check_name(name, "stream")
+        check_flag("deleted_details", deleted_details)
         if subject_filter is None and not deleted_details:
             return StreamInfo.read(await self.call(f"STREAM.INFO.{name}"))
         body: dict[str, Any] = {}
@@ -211,10 +215,11 @@ class StreamsApi(ContextCore):
 
     async def get_message(self, stream: str, sequence: int) -> RawMessage:
         """From the stream's leader. Raises `MessageNotFound`."""
-        return await self.stored_message(stream, {"seq": sequence})
+        return await self.stored_message(stream, {"seq": check_count("sequence", sequence)})
 
     async def get_last_message(self, stream: str, subject: str) -> RawMessage:
         """From the stream's leader. Raises `MessageNotFound`."""
+        check_subject(subject)
         return await self.stored_message(stream, {"last_by_subj": subject})
 
     async def next_message(
@@ -224,6 +229,8 @@ class StreamsApi(ContextCore):
 
         Answered by the stream's leader, so what was acknowledged before is seen.
         """
+        check_count("sequence", sequence, least=0)
+        check_subject(subject)
         try:
             return await self.stored_message(stream, {"seq": sequence, "next_by_subj": subject})
         except MessageNotFound:
@@ -238,7 +245,8 @@ class StreamsApi(ContextCore):
         `MessageNotFound`.
         """
         check_name(stream, "stream")
-        if direct:
+        check_kind("which", which, Mapping, "a mapping such as {'seq': 1}")
+        if check_flag("direct", direct):
             op = f"DIRECT.GET.{stream}"
             reply = await self.ask_api(op, which)
             if reply.status is not None and reply.status[0] == 503:
@@ -252,8 +260,8 @@ class StreamsApi(ContextCore):
     async def remove_message(self, stream: str, sequence: int, *, secure: bool = False) -> None:
         """As `Stream.delete_message`, by name."""
         check_name(stream, "stream")
-        body: dict[str, Any] = {"seq": sequence}
-        if not secure:
+        body: dict[str, Any] = {"seq": check_count("sequence", sequence)}
+        if not check_flag("secure", secure):
             body["no_erase"] = True
         answer = await self.call(f"STREAM.MSG.DELETE.{stream}", body)
         if not answer.get("success"):
@@ -282,6 +290,7 @@ def _merged(config: StreamConfig | None, settings: StreamSettings) -> StreamConf
         if "name" not in settings:
             raise InvalidOption("a stream needs a name; give a StreamConfig or name=")
         return StreamConfig(**settings)  # type: ignore[arg-type]
+    check_kind("config", config, StreamConfig, "a StreamConfig, or keywords such as name=")
     return replace(config, **settings) if settings else config  # type: ignore[arg-type]
 
 
@@ -296,8 +305,8 @@ def _purge_request(subject: str | None, before: int | None, keep: int | None) ->
     if before is not None and keep is not None:
         raise InvalidOption("before and keep exclude each other; give one of them")
     for name, value in (("before", before), ("keep", keep)):
-        if value is not None and value < 0:
-            raise InvalidOption(f"{name} is {value}; it must be 0 or more")
+        if value is not None:
+            check_count(name, value, least=0)
     body: dict[str, Any] = {}
     if subject is not None:
         check_subject(subject)

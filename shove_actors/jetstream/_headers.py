@@ -93,6 +93,10 @@ def encode_headers(headers: HeadersInput | None, extra: Mapping[str, str] | None
     """
     if isinstance(headers, Headers) and not extra:
         return headers.block
+    if headers is not None and not isinstance(headers, Mapping):
+        raise HeaderError(
+            f"headers is of type {type(headers).__name__}; give a mapping of names to strings"
+        )
     lines = [_VERSION]
     if isinstance(headers, Headers):
         headers = {name: headers.get_all(name) for name in headers}

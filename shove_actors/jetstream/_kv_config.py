@@ -16,6 +16,7 @@ from ._options import check_count, check_seconds
 from ._store_names import KV_STREAM, check_bucket, kv_prefix, kv_stream
 from ._stream import StorageType, StreamConfig
 from ._stream_parts import Placement, RePublish, StreamSource, SubjectTransform
+from ._typed import check_fields, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,6 +59,8 @@ class KeyValueConfig:
 
     def __post_init__(self) -> None:
         check_bucket(self.bucket)
+        object.__setattr__(self, "sources", listed(self.sources))
+        check_fields(self)
         check_count("history", self.history)
         if self.history > MAX_HISTORY:
             raise HistoryTooLarge(f"history is {self.history}; it must be at most {MAX_HISTORY}")
@@ -69,7 +72,6 @@ class KeyValueConfig:
             check_seconds("ttl", self.ttl)
         if self.limit_marker_ttl is not None:
             check_seconds("limit_marker_ttl", self.limit_marker_ttl, least=1.0)
-        object.__setattr__(self, "sources", tuple(self.sources))
         if self.mirror is not None and self.sources:
             raise InvalidOption("mirror and sources exclude each other; give one of them")
 

@@ -11,7 +11,7 @@ from shove_actors._errors import InvalidOption, KeyNotFound
 
 from ._kv_core import KeyValueCore
 from ._kv_entry import KeyValueEntry, entry_reader
-from ._options import check_count, check_seconds
+from ._options import check_count, check_flag, check_seconds
 from ._ordered_push import OrderedRequest
 from ._ordered_tracker import DeliverPolicy
 from ._store_errors import bucket_errors
@@ -57,6 +57,13 @@ class KeyValueWatch(KeyValueCore):
         These three exclude each other: `include_history`, `updates_only`, `resume_from`. Raises
         `InvalidOption`, `InvalidKey`; entering: `BucketNotFound`, `ApiError`, `RequestTimeout`.
         """
+        for name, flag in (
+            ("include_history", include_history),
+            ("ignore_deletes", ignore_deletes),
+            ("updates_only", updates_only),
+            ("meta_only", meta_only),
+        ):
+            check_flag(name, flag)
         chosen = [
             name
             for name, value in (

@@ -157,7 +157,7 @@ class Message:
         """Not done: deliver it again, now or after `delay` seconds, whatever `ack_wait` and
         `backoff` say."""
         body = b"-NAK"
-        if delay:
+        if delay is not None and delay != 0:
             check_seconds("delay", delay)
             body = b'-NAK {"delay":%d}' % round(delay * _NS)
         await self._settle(body)

@@ -12,6 +12,7 @@ from ._options import check_count, check_seconds
 from ._store_names import OBJECT_STREAM, check_bucket, chunk_prefix, meta_prefix, object_stream
 from ._stream import StorageType, StreamConfig
 from ._stream_parts import Placement
+from ._typed import check_fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,7 @@ class ObjectStoreConfig:
 
     def __post_init__(self) -> None:
         check_bucket(self.bucket)
+        check_fields(self)
         check_count("num_replicas", self.num_replicas)
         if check_count("max_bytes", self.max_bytes, least=-1) == 0:
             object.__setattr__(self, "max_bytes", -1)

@@ -15,6 +15,7 @@ from shove_actors._errors import (
 )
 
 from ._object_info import ObjectInfo, check_object_name, encoded_name
+from ._options import check_flag
 from ._raw_message import RawMessage
 from ._store_errors import of_bucket
 from ._store_names import OBJECT_STREAM, chunk_prefix, meta_prefix
@@ -51,6 +52,7 @@ class ObjectStoreCore:
     async def info(self, name: str, *, show_deleted: bool = False) -> ObjectInfo:
         """An object's description. Raises `ObjectNotFound`, also for a deleted one (unless
         `show_deleted`), and `BadObjectMeta` for one that no client has written."""
+        check_flag("show_deleted", show_deleted)
         info = await self._find(name)
         if info is None or (info.deleted and not show_deleted):
             raise ObjectNotFound(f"there is no object {name!r} in bucket {self.bucket!r}")

@@ -22,6 +22,7 @@ from shove_actors._errors import (
 from ._object_chunks import Progress
 from ._object_core import ObjectStoreCore
 from ._object_info import ObjectInfo
+from ._options import check_count, check_kind
 from ._ordered_push import OrderedPush, OrderedRequest, ordered_push
 from ._store_errors import Translate, bucket_errors
 
@@ -65,8 +66,8 @@ class ObjectReader(trio.abc.ReceiveStream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """The next chunk, or what is left of one, at most `max_bytes` of it; b"" at the end."""
-        if max_bytes is not None and max_bytes < 1:
-            raise ValueError("max_bytes must be at least 1")
+        if max_bytes is not None:
+            check_count("max_bytes", max_bytes)
         if self._rest:
             await trio.lowlevel.checkpoint()
             data, self._rest = self._rest, b""
@@ -238,6 +239,7 @@ class ObjectStoreGet(ObjectStoreCore):
         It is written beside it under another name and renamed when it is complete and checked; any
         failure, and a cancellation, leave `path` as it was. Raises `OSError` as well.
         """
+        check_kind("path", path, (str, os.PathLike), "the path of a file")
         async with self.get(name, show_deleted=show_deleted) as reader:
             target = os.fspath(path)
             folder, base = os.path.split(target)

@@ -12,7 +12,9 @@ from typing import Any
 
 import msgspec
 
-from shove_actors._errors import BadObjectMeta
+from shove_actors._errors import BadObjectMeta, InvalidOption
+
+from ._options import check_kind, check_text
 
 #: One value per name, or several.
 ObjectHeaders = Mapping[str, str | Sequence[str]]
@@ -50,10 +52,10 @@ def encoded_name(name: str) -> str:
     return base64.urlsafe_b64encode(name.encode()).decode()
 
 
-def check_object_name(name: object) -> str:
-    """Raises `BadObjectMeta`."""
-    if not isinstance(name, str) or not name:
-        raise BadObjectMeta(f"object name {name!r}: give a string that is not empty")
+def check_object_name(name: str, what: str = "name") -> str:
+    """Raises `BadObjectMeta` for an empty one, `InvalidOption` for what is no text."""
+    if not check_text(what, name):
+        raise BadObjectMeta(f"the object's {what} is empty; give it one")
     return name
 
 
@@ -169,11 +171,25 @@ class ObjectInfo:
 
 
 def object_headers(headers: ObjectHeaders) -> dict[str, tuple[str, ...]]:
-    """Every name with its values. Raises `BadObjectMeta` for what is neither text nor texts."""
+    """Every name with its values. Raises `InvalidOption` for what is neither text nor texts."""
+    check_kind("headers", headers, Mapping, "a mapping of names to strings")
     found: dict[str, tuple[str, ...]] = {}
     for name, value in headers.items():
-        values = (value,) if isinstance(value, str) else tuple(value)
-        if not isinstance(name, str) or not all(isinstance(one, str) for one in values):
-            raise BadObjectMeta(f"header {name!r}: give a string, or a list of strings")
-        found[name] = values
+        values = (value,) if isinstance(value, str) else value
+        if (
+            not isinstance(name, str)
+            or not isinstance(values, (tuple, list))
+            or not all(isinstance(one, str) for one in values)
+        ):
+            raise InvalidOption(f"headers: of {name!r}, give a string, or a list of strings")
+        found[name] = tuple(values)
     return found
+
+
+def object_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    """A copy. Raises `InvalidOption` for what is not text."""
+    check_kind("metadata", metadata, Mapping, "a mapping of names to strings")
+    for name, value in metadata.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidOption(f"metadata: of {name!r}, give a string; names are strings, too")
+    return dict(metadata)

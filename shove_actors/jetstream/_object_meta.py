@@ -23,7 +23,9 @@ from ._object_info import (
     check_object_name,
     new_id,
     object_headers,
+    object_metadata,
 )
+from ._options import check_kind, check_text
 
 if TYPE_CHECKING:
     from ._object_store import ObjectStore
@@ -49,11 +51,14 @@ class ObjectStoreMeta(ObjectStoreCore):
         """
         changes: dict[str, object] = {}
         if description is not None:
-            changes["description"] = description
+            changes["description"] = check_text("description", description)
         if headers is not None:
             changes["headers"] = object_headers(headers)
         if metadata is not None:
-            changes["metadata"] = dict(metadata)
+            changes["metadata"] = object_metadata(metadata)
+        check_object_name(name)
+        if new_name is not None:
+            check_object_name(new_name, "new_name")
 
         def changed(current: ObjectInfo | None) -> ObjectInfo:
             if current is None or current.deleted:
@@ -72,7 +77,7 @@ class ObjectStoreMeta(ObjectStoreCore):
                 raise ObjectExists(
                     f"bucket {self.bucket!r} has an object {new_name!r} already; delete it first"
                 )
-            return replace(info, name=check_object_name(new_name))
+            return replace(info, name=new_name)
 
         renamed, _ = await self._describe(new_name, unless_taken)
         await self._js.purge_stream(
@@ -101,6 +106,7 @@ class ObjectStoreMeta(ObjectStoreCore):
         A link of that name is replaced. Raises `ObjectExists` when an object has it (also a
         deleted one), `NoLinkToDeleted`, `NoLinkToLink`.
         """
+        check_kind("target", target, ObjectInfo, "an ObjectInfo, such as `await store.info(name)`")
         if target.deleted:
             raise NoLinkToDeleted(f"object {target.name!r} is deleted; a link needs a live one")
         if target.is_link:
@@ -114,6 +120,7 @@ class ObjectStoreMeta(ObjectStoreCore):
 
         Raises `ObjectExists` as `add_link` does.
         """
+        check_kind("store", store, ObjectStoreCore, "an ObjectStore")
         return await self._add(name, ObjectLink(bucket=store.bucket))
 
     async def _add(self, name: str, link: ObjectLink) -> ObjectInfo:

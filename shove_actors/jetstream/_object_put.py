@@ -26,10 +26,17 @@ from shove_actors._log import about
 
 from ._object_chunks import CHUNK_SIZE, Digest
 from ._object_core import ObjectStoreCore
-from ._object_info import ObjectHeaders, ObjectInfo, check_object_name, new_id, object_headers
+from ._object_info import (
+    ObjectHeaders,
+    ObjectInfo,
+    check_object_name,
+    new_id,
+    object_headers,
+    object_metadata,
+)
 from ._object_source import ObjectSource, check_source, chunks_of
 from ._object_upload import Upload
-from ._options import check_count
+from ._options import check_count, check_kind, check_text
 
 logger = logging.getLogger("shove_actors.jetstream")
 
@@ -74,9 +81,9 @@ class ObjectStorePut(ObjectStoreCore):
         wanted = ObjectInfo(
             bucket=self.bucket,
             name=name,
-            description=description,
-            headers=object_headers(headers or {}),
-            metadata=dict(metadata or {}),
+            description=check_text("description", description),
+            headers=object_headers({} if headers is None else headers),
+            metadata=object_metadata({} if metadata is None else metadata),
             nuid=new_id(),
             chunk_size=chunk_size,
         )
@@ -110,6 +117,7 @@ class ObjectStorePut(ObjectStoreCore):
         chunk_size: int = CHUNK_SIZE,
     ) -> ObjectInfo:
         """As `put`, from a file; without a `name` its path is the object's."""
+        check_kind("path", path, (str, os.PathLike), "the path of a file")
         return await self.put(
             os.fspath(path) if name is None else name,
             trio.Path(path),

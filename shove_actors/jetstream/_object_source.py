@@ -9,6 +9,8 @@ from typing import Protocol, Union, runtime_checkable
 
 import trio
 
+from shove_actors._errors import InvalidOption
+
 from ._object_chunks import Chunker
 
 #: Read from files at once: several chunks, so that the change of threads costs little.
@@ -29,11 +31,11 @@ ObjectSource = Union[
 
 
 def check_source(source: object) -> None:
-    """Raises `TypeError`, before anything is sent."""
+    """Raises `InvalidOption`, before anything is sent."""
     kinds = (bytes, bytearray, memoryview, str, os.PathLike, AsyncIterable, BinaryFile)
     if not isinstance(source, kinds):
-        raise TypeError(
-            f"content of type {type(source).__name__}: give bytes, str, a pathlib.Path, a file "
+        raise InvalidOption(
+            f"source is of type {type(source).__name__}; give bytes, str, a pathlib.Path, a file "
             "opened in binary mode, or an async iterable of bytes"
         )
 
@@ -50,7 +52,9 @@ async def chunks_of(source: ObjectSource, size: int) -> AsyncGenerator[bytes, No
         async with aclosing(_pieces(source)) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, (bytes, bytearray, memoryview)):
-                    raise TypeError(f"the content yields {type(piece).__name__}; it must be bytes")
+                    raise InvalidOption(
+                        f"source yields {type(piece).__name__}; it must yield bytes"
+                    )
                 for chunk in chunker.feed(piece):
                     yield chunk
     for chunk in chunker.finish():

@@ -9,7 +9,7 @@ from shove_actors._errors import BadObjectMeta
 
 from ._object_core import ObjectStoreCore
 from ._object_info import ObjectInfo
-from ._options import check_seconds
+from ._options import check_flag, check_seconds
 from ._ordered_buffer import Pushed
 from ._ordered_push import OrderedRequest
 from ._store_errors import bucket_errors
@@ -40,6 +40,8 @@ class ObjectStoreWatch(ObjectStoreCore):
         from now on, and no None. There is no history to include: the bucket keeps one description
         per object. `idle_heartbeat` as in `KeyValue.watch`.
         """
+        check_flag("ignore_deletes", ignore_deletes)
+        check_flag("updates_only", updates_only)
         check_seconds("idle_heartbeat", idle_heartbeat, least=0.1)
         request = OrderedRequest(
             stream=self._stream,
@@ -70,5 +72,6 @@ class ObjectStoreWatch(ObjectStoreCore):
 
     async def list(self, *, show_deleted: bool = False) -> list[ObjectInfo]:
         """The objects, in the order in which their descriptions were stored. May be empty."""
+        check_flag("show_deleted", show_deleted)
         async with self.watch(ignore_deletes=not show_deleted) as watcher:
             return await watcher.initial()

@@ -69,6 +69,7 @@ async def connect(
     """
     all_of_them: dict[str, Any] = dict(settings)
     options = {name: all_of_them.pop(name) for name in list(settings) if name in _OF_THE_CONTEXT}
+    JetStreamOptions(**options)  # what is wrong with them shows before anybody is connected to
     async with open_connection(config, **all_of_them) as connection:
         async with JetStream(connection, **options) as js:
             yield js

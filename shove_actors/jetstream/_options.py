@@ -1,10 +1,14 @@
-"""Checks of numbers that callers give. Each returns the value, so that it can be used at once."""
+"""Checks of what callers give. Each returns the value, so that it can be used at once."""
 
 from __future__ import annotations
 
+import inspect
 import math
+from typing import TypeVar
 
 from shove_actors._errors import InvalidOption
+
+T = TypeVar("T")
 
 
 def as_bytes(name: str, value: object) -> bytes:
@@ -45,4 +49,46 @@ def check_seconds(
         lower = f"at least {least:g}" if least else "more than 0"
         upper = f" and at most {most:g}" if most is not None else ""
         raise InvalidOption(f"{name} is {value!r}; it must be {lower}{upper} seconds, and finite")
+    return value
+
+
+def check_text(name: str, value: str, *, empty: bool = True) -> str:
+    """A string; with `empty=False` one that says something. Raises `InvalidOption`."""
+    if not isinstance(value, str):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a string")
+    if not value and not empty:
+        raise InvalidOption(f"{name} is empty; give a string that is not")
+    return value
+
+
+def check_flag(name: str, value: bool) -> bool:
+    """Yes or no. Raises `InvalidOption`: any other object would be taken for a yes."""
+    if not isinstance(value, bool):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give True or False")
+    return value
+
+
+def check_kind(name: str, value: T, kind: type | tuple[type, ...], give: str) -> T:
+    """An object of that kind; `give` says what that is. Raises `InvalidOption`."""
+    if not isinstance(value, kind):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give {give}")
+    return value
+
+
+def check_function(name: str, value: T) -> T:
+    """Whatever can be called. Raises `InvalidOption`."""
+    if not callable(value):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a function")
+    return value
+
+
+def check_callback(name: str, value: T) -> T:
+    """A plain function that is called and not waited for. Raises `InvalidOption` for anything else,
+    also for a coroutine function: it would be called, and never awaited."""
+    check_function(name, value)
+    if inspect.iscoroutinefunction(value):
+        raise InvalidOption(
+            f"{name} is a coroutine function; give a plain one, such as the `send_nowait` of a "
+            "memory channel"
+        )
     return value

@@ -10,7 +10,7 @@ import trio
 
 from shove_actors._errors import AlreadyConsuming, FetchTimeout
 
-from ._consume import Consuming, Handler, consuming
+from ._consume import Consuming, Handler, check_handler, consuming
 from ._consumer_info import ConsumerInfo
 from ._fetch import MAX_WAIT_S, FetchBatch, FetchOptions, fetch_options, no_wait_options
 from ._message import Message
@@ -18,10 +18,11 @@ from ._messages import MessageIterator, reading
 from ._ordered_source import OrderedSource
 from ._ordered_state import OrderedSettings as OrderedSettings
 from ._ordered_state import OrderedState
-from ._pull_options import PullOptions, pull_options
-from ._source import OnError
+from ._pull_options import ReadingSettings, reading_options
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from ._context import JetStream
 
 #: The interval of heartbeats that continuous reading asks for.
@@ -60,60 +61,18 @@ class OrderedConsumer:
         return await self._state.js.consumer_info(self._state.stream, self._state.name)
 
     def messages(
-        self,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        request_max_bytes: int | None = None,
-        expiry: float | None = None,
-        heartbeat: float | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
-        on_error: OnError | None = None,
+        self, **settings: Unpack[ReadingSettings]
     ) -> AbstractAsyncContextManager[MessageIterator]:
         """As `Consumer.messages`; `heartbeat` is 5 s. Errors that another consumer cannot mend
         (`StreamNotFound`, `ConnectionClosed`, ...) are raised when reading."""
-        options = _options(
-            max_messages,
-            max_bytes,
-            request_max_bytes,
-            expiry,
-            heartbeat,
-            threshold_messages,
-            threshold_bytes,
-            stop_after,
-        )
-        source = OrderedSource(self._state, options, on_error=on_error)
-        return self._alone(reading(source, eager=True))
+        return self._alone(reading(self._source(settings), eager=True))
 
     def consume(
-        self,
-        handler: Handler,
-        *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
-        request_max_bytes: int | None = None,
-        expiry: float | None = None,
-        heartbeat: float | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
-        stop_after: int | None = None,
-        on_error: OnError | None = None,
+        self, handler: Handler, **settings: Unpack[ReadingSettings]
     ) -> AbstractAsyncContextManager[Consuming]:
         """As `Consumer.consume`; see `messages`."""
-        options = _options(
-            max_messages,
-            max_bytes,
-            request_max_bytes,
-            expiry,
-            heartbeat,
-            threshold_messages,
-            threshold_bytes,
-            stop_after,
-        )
-        source = OrderedSource(self._state, options, on_error=on_error)
-        return self._alone(consuming(source, handler))
+        check_handler(handler)
+        return self._alone(consuming(self._source(settings), handler))
 
     def fetch(
         self,
@@ -143,6 +102,10 @@ class OrderedConsumer:
         if trio.current_effective_deadline() < asked_at + max_wait:
             await trio.sleep_until(trio.current_effective_deadline())
         raise FetchTimeout(f"no message from {self._state.label} within {max_wait:g} s")
+
+    def _source(self, settings: ReadingSettings) -> OrderedSource:
+        options = reading_options(ReadingSettings, settings, default_heartbeat=HEARTBEAT_S)
+        return OrderedSource(self._state, options, on_error=settings.get("on_error"))
 
     @asynccontextmanager
     async def _fetching(self, options: FetchOptions) -> AsyncIterator[FetchBatch]:
@@ -175,29 +138,6 @@ class OrderedConsumer:
                 yield found
         finally:
             self._busy = False
-
-
-def _options(
-    max_messages: int | None,
-    max_bytes: int | None,
-    request_max_bytes: int | None,
-    expiry: float | None,
-    heartbeat: float | None,
-    threshold_messages: int | None,
-    threshold_bytes: int | None,
-    stop_after: int | None,
-) -> PullOptions:
-    return pull_options(
-        max_messages=max_messages,
-        max_bytes=max_bytes,
-        request_max_bytes=request_max_bytes,
-        expiry=expiry,
-        heartbeat=heartbeat,
-        threshold_messages=threshold_messages,
-        threshold_bytes=threshold_bytes,
-        stop_after=stop_after,
-        default_heartbeat=HEARTBEAT_S,
-    )
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ from ._consumer import ConsumerConfig, DeliverPolicy, ReplayPolicy
 from ._consumer_info import ConsumerInfo
 from ._message import Message
 from ._options import check_count, check_seconds
+from ._typed import check_settings
 from ._wire import check_name
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ class OrderedState:
     def __init__(self, js: JetStream, stream: str, settings: OrderedSettings) -> None:
         self.js = js
         self.stream = stream
-        filters = settings.get("filter_subjects", ())
-        if isinstance(filters, str):
-            raise InvalidOption("filter_subjects is a string; give a list of subjects")
-        self._filters = tuple(filters)
+        check_settings(OrderedSettings, settings)
+        self._filters = tuple(settings.get("filter_subjects", ()))
         policy = settings.get("deliver_policy", "all")
         start, since = settings.get("opt_start_seq"), settings.get("opt_start_time")
         if start is not None:

@@ -11,8 +11,8 @@ from shove_actors._errors import InvalidOption, MessageTooLarge
 
 from ._go_duration import whole_seconds
 from ._headers import encode_headers
-from ._options import as_bytes, check_count
-from ._schedules import Cron
+from ._options import as_bytes, check_count, check_kind
+from ._schedules import At, Cron, Every
 from ._wire import check_subject, not_in_subject
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ Data = bytes | bytearray | memoryview | str
 class PublishOptions(TypedDict, total=False):
     """What every way of publishing takes, as keyword arguments.
 
-    * `headers`: of the message; left as they are.
+    * `headers`: of the message; left as they are. One that an option stands for may be given
+      beside it only with the same value.
     * `msg_id`: the stream stores one message of that id within its duplicate window, and answers
       the others with `duplicate`. What makes publishing again safe.
     * `expect_stream`: refuse if the subject belongs to another stream (`StreamMismatch`).
@@ -72,6 +73,12 @@ class PubMessage:
     headers: HeadersInput | None = field(default=None, repr=False)
     options: PublishOptions = field(default_factory=PublishOptions, repr=False)
 
+    def __post_init__(self) -> None:
+        check_subject(self.subject)
+        check_kind("data", self.data, (bytes, bytearray, memoryview, str), "bytes or str")
+        check_kind("options", self.options, Mapping, "a dict of publish's keywords")
+        encode_headers(self.headers)
+
     def __repr__(self) -> str:
         return f"<PubMessage to {self.subject}, {len(self.data)} long>"
 
@@ -100,6 +107,23 @@ class Encoded:
 _KNOWN = frozenset(PublishOptions.__annotations__)
 
 
+_OPTION_OF = {
+    "Nats-Msg-Id": "msg_id",
+    "Nats-Expected-Stream": "expect_stream",
+    "Nats-Expected-Last-Msg-Id": "expect_last_msg_id",
+    "Nats-Expected-Last-Sequence": "expect_last_sequence",
+    "Nats-Expected-Last-Subject-Sequence": "expect_last_subject_sequence",
+    "Nats-Expected-Last-Subject-Sequence-Subject": "expect_last_subject",
+    "Nats-TTL": "ttl",
+    "Nats-Incr": "increment",
+    "Nats-Schedule": "schedule",
+    "Nats-Schedule-Target": "schedule_target",
+    "Nats-Schedule-Source": "schedule_source",
+    "Nats-Schedule-TTL": "schedule_ttl",
+    "Nats-Schedule-Time-Zone": "schedule",
+}
+
+
 def _block(options: PublishOptions) -> bytes:
     headers = options.get("headers")
     if len(options) == 1 and "headers" in options:
@@ -107,7 +131,20 @@ def _block(options: PublishOptions) -> bytes:
     for name in options:
         if name not in _KNOWN:
             raise TypeError(f"publish has no option {name!r}")
-    return encode_headers(headers, _asked(options))
+    asked = _asked(options)
+    if isinstance(headers, Mapping):
+        _check_agreement(headers, asked)
+    return encode_headers(headers, asked)
+
+
+def _check_agreement(headers: HeadersInput, asked: Mapping[str, str]) -> None:
+    """An option beside the header that it stands for: equal, or one of them is not meant."""
+    for header, value in asked.items():
+        if header in headers and headers[header] not in (value, [value], (value,)):
+            option = _OPTION_OF[header]
+            raise InvalidOption(
+                f"{option} and the header {header} say different things; give one of them"
+            )
 
 
 def _asked(options: PublishOptions) -> Mapping[str, str]:
@@ -128,8 +165,7 @@ def _asked(options: PublishOptions) -> Mapping[str, str]:
     ):
         number = options.get(name)
         if number is not None:
-            assert isinstance(number, int)
-            asked[header] = str(check_count(name, number, least=0))
+            asked[header] = str(_whole(name, number))
     other = options.get("expect_last_subject")
     if other is not None:
         if options.get("expect_last_subject_sequence") is None:
@@ -151,6 +187,12 @@ def _asked(options: PublishOptions) -> Mapping[str, str]:
     return asked
 
 
+def _whole(name: str, value: object) -> int:
+    if not isinstance(value, int):
+        raise InvalidOption(f"{name} is of type {type(value).__name__}; give a whole number")
+    return check_count(name, value, least=0)
+
+
 def _schedule(options: PublishOptions, asked: dict[str, str]) -> None:
     schedule, target = options.get("schedule"), options.get("schedule_target")
     source, ttl = options.get("schedule_source"), options.get("schedule_ttl")
@@ -158,6 +200,7 @@ def _schedule(options: PublishOptions, asked: dict[str, str]) -> None:
         if target is not None or source is not None or ttl is not None:
             raise InvalidOption("schedule_target, _source and _ttl need a schedule")
         return
+    check_kind("schedule", schedule, (At, Every, Cron), "At(...), Every(...) or Cron('@hourly')")
     if target is None:
         raise InvalidOption("a schedule needs schedule_target: a subject of the same stream")
     check_subject(target)

@@ -4,16 +4,61 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from typing import Any, TypedDict
 
 from shove_actors._errors import InvalidOption
 
 from ._options import check_count, check_seconds
+from ._source import OnError
+from ._typed import check_settings
 
 #: What a request limited by bytes asks for in messages.
 MANY = 1_000_000
 MAX_MESSAGES = 500
 EXPIRY_S = 30.0
 HEARTBEAT_LEAST_S, HEARTBEAT_MOST_S = 0.5, 30.0
+
+
+class GroupSettings(TypedDict, total=False):
+    """For consumers with priority groups, which need `group`; see `Consumer.messages`."""
+
+    group: str | None
+    min_pending: int | None
+    min_ack_pending: int | None
+    priority: int | None
+
+
+class FetchSettings(GroupSettings, total=False):
+    """What `fetch`, `fetch_list` and `next` take, besides how much and how long."""
+
+    heartbeat: float | None
+
+
+class ReadingSettings(TypedDict, total=False):
+    """What every continuous reading takes; see `Consumer.messages`."""
+
+    max_messages: int | None
+    max_bytes: int | None
+    request_max_bytes: int | None
+    expiry: float | None
+    heartbeat: float | None
+    threshold_messages: int | None
+    threshold_bytes: int | None
+    stop_after: int | None
+    on_error: OnError | None
+
+
+class ConsumeSettings(ReadingSettings, GroupSettings, total=False):
+    """What `Consumer.consume` takes; see `Consumer.messages`."""
+
+    nak_on_stop: bool
+
+
+class MessagesSettings(ConsumeSettings, total=False):
+    """What `Consumer.messages` takes; see there."""
+
+    raise_on_missing_heartbeat: bool
+    eager: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,3 +172,19 @@ def pull_options(
         stop_after=stop_after,
         groups=groups or GroupOptions(),
     )
+
+
+_OF_A_PULL = frozenset(ReadingSettings.__annotations__) - {"on_error"}
+
+
+def reading_options(
+    kind: type,
+    settings: ReadingSettings,
+    *,
+    groups: GroupOptions | None = None,
+    default_heartbeat: float | None = None,
+) -> PullOptions:
+    """The part of `settings` (all of which `kind` declares) that says how to pull."""
+    check_settings(kind, settings)
+    asked: dict[str, Any] = {name: v for name, v in settings.items() if name in _OF_A_PULL}
+    return pull_options(**asked, groups=groups, default_heartbeat=default_heartbeat)

@@ -32,13 +32,14 @@ from shove_actors._errors import (
 )
 
 from ._connection import Connection
-from ._consume import Consuming, Handler, consuming
+from ._consume import Consuming, Handler, check_handler, consuming
 from ._consumer_handle import AGAIN_S, ConsumerHandle
 from ._consumer_info import ConsumerInfo
 from ._events import ConnectionEvent
 from ._inlet import Inlet
 from ._message import Message
 from ._messages import MessageIterator, reading
+from ._options import check_flag
 from ._pull_ledger import NEVER
 from ._source import NOTICES_KEPT, OnError, check_on_error
 from ._wire import header_value, pub, status_of
@@ -271,7 +272,9 @@ class PushConsumer(ConsumerHandle):
         As `Consumer.consume`. Raises `AlreadyConsuming`. A deleted consumer is noticed only with
         `idle_heartbeat` (or at a reconnect): `ConsumerDeleted` ends the loop.
         """
-        return self._alone(lambda: consuming(self._reader(on_error, nak_on_stop), handler))
+        check_handler(handler)
+        reader = self._reader(on_error, nak_on_stop)
+        return self._alone(consuming(reader, handler))
 
     def messages(
         self, *, on_error: OnError | None = None, nak_on_stop: bool = False
@@ -281,17 +284,17 @@ class PushConsumer(ConsumerHandle):
         What is not read waits here without a limit, unless the consumer has `flow_control` or
         `max_ack_pending`.
         """
-        return self._alone(lambda: reading(self._reader(on_error, nak_on_stop), eager=True))
+        return self._alone(reading(self._reader(on_error, nak_on_stop), eager=True))
 
     @asynccontextmanager
     async def _alone(
-        self, make: Callable[[], AbstractAsyncContextManager[_Reading]]
+        self, reading: AbstractAsyncContextManager[_Reading]
     ) -> AsyncIterator[_Reading]:
         if self._busy:
             raise AlreadyConsuming(f"{self._label} is being read from this handle; open another")
         self._busy = True
         try:
-            async with make() as found:
+            async with reading as found:
                 yield found
         finally:
             self._busy = False
@@ -303,7 +306,7 @@ class PushConsumer(ConsumerHandle):
             name=self._label,
             look_up=self._look_up,
             on_error=on_error,
-            nak_on_stop=nak_on_stop,
+            nak_on_stop=check_flag("nak_on_stop", nak_on_stop),
         )
 
     async def _look_up(self) -> Exception | None:

@@ -8,7 +8,7 @@ from datetime import datetime
 from shove_actors._errors import InvalidOption
 
 from ._go_duration import go_duration
-from ._options import check_seconds
+from ._options import check_kind, check_seconds, check_text
 from ._times import from_datetime
 
 
@@ -19,6 +19,7 @@ class At:
     when: datetime
 
     def __post_init__(self) -> None:
+        check_kind("when", self.when, datetime, "an aware datetime")
         self.header()
 
     def header(self) -> str:
@@ -32,7 +33,7 @@ class Every:
     seconds: float
 
     def __post_init__(self) -> None:
-        check_seconds("Every", self.seconds, least=1.0)
+        check_seconds("seconds", self.seconds, least=1.0)
 
     def header(self) -> str:
         return f"@every {go_duration(self.seconds)}"
@@ -50,8 +51,10 @@ class Cron:
     tz: str | None = None
 
     def __post_init__(self) -> None:
-        if not self.expression.strip():
-            raise InvalidOption("a Cron schedule is empty; give six fields, or @hourly")
+        if not check_text("expression", self.expression).strip():
+            raise InvalidOption("expression is empty; give six fields, or @hourly")
+        if self.tz is not None:
+            check_text("tz", self.tz, empty=False)
 
     def header(self) -> str:
         return self.expression

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Protocol
 
 import trio
 
-from shove_actors._errors import InvalidOption
-
 from ._message import Message
+from ._options import check_callback
 
 #: Hears of what went wrong: notices, after which reading goes on, and what ends it.
 OnError = Callable[[Exception], object]
@@ -19,13 +17,8 @@ NOTICES_KEPT = 100
 
 
 def check_on_error(on_error: OnError | None) -> OnError | None:
-    """Raises `InvalidOption` for a coroutine function: it would be called, and never awaited."""
-    if inspect.iscoroutinefunction(on_error):
-        raise InvalidOption(
-            "on_error is a coroutine function; give a plain one, such as the `send_nowait` of a "
-            "memory channel"
-        )
-    return on_error
+    """Raises `InvalidOption` for what is no plain function."""
+    return None if on_error is None else check_callback("on_error", on_error)
 
 
 class Source(Protocol):

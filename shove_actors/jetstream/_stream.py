@@ -14,6 +14,7 @@ from ._stream_parts import (
     StreamSource,
     SubjectTransform,
 )
+from ._typed import check_fields, listed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,9 +98,8 @@ class StreamConfig:
     def __post_init__(self) -> None:
         # A list is what people write; equality with what the server sends needs one type.
         for name in ("subjects", "sources"):
-            value = getattr(self, name)
-            if not isinstance(value, tuple) and not isinstance(value, str):
-                object.__setattr__(self, name, tuple(value))
+            object.__setattr__(self, name, listed(getattr(self, name)))
+        check_fields(self)
         if self.extra:
             absorb(self, _DURATIONS, records=_RECORDS)
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from shove_actors._errors import InvalidOption
-
+from ._options import check_count
 from ._raw_message import RawMessage
 from ._stream import StreamConfig
 from ._stream_consumers import StreamConsumers
 from ._stream_info import StreamInfo
+from ._wire import check_subject
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -82,15 +82,16 @@ class Stream(StreamConsumers):
         Asks any replica when the stream has `allow_direct`, else the leader. Raises
         `MessageNotFound`.
         """
-        if sequence < 0 or (sequence == 0 and next_for is None):
-            raise InvalidOption(f"sequence is {sequence}; sequences begin at 1")
-        which: dict[str, object] = {"seq": sequence}
+        least = 1 if next_for is None else 0
+        which: dict[str, object] = {"seq": check_count("sequence", sequence, least=least)}
         if next_for is not None:
+            check_subject(next_for)
             which["next_by_subj"] = next_for
         return await self._js.stored_message(self.name, which, direct=self.config.allow_direct)
 
     async def get_last_message(self, subject: str) -> RawMessage:
         """The newest message on `subject` (wildcards allowed). Raises `MessageNotFound`."""
+        check_subject(subject)
         return await self._js.stored_message(
             self.name, {"last_by_subj": subject}, direct=self.config.allow_direct
         )

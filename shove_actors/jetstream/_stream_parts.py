@@ -10,6 +10,7 @@ from typing import Any
 from shove_actors._errors import InvalidOption
 
 from ._fields import NOTHING, Records, absorb, from_wire, to_wire
+from ._typed import check_fields, listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +20,10 @@ class Placement:
     cluster: str | None = None
     tags: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tags", listed(self.tags))
+        check_fields(self)
 
     def wire(self) -> dict[str, Any]:
         return to_wire(self, NOTHING, NOTHING)
@@ -35,6 +40,9 @@ class SubjectTransform:
     src: str = ""
     dest: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def wire(self) -> dict[str, Any]:
         return to_wire(self, NOTHING, frozenset({"src", "dest"}))
@@ -53,6 +61,9 @@ class RePublish:
     headers_only: bool = False
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def wire(self) -> dict[str, Any]:
         return to_wire(self, NOTHING, frozenset({"dest"}))
 
@@ -69,6 +80,9 @@ class ConsumerLimits:
     max_ack_pending: int | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        check_fields(self)
+
     def wire(self) -> dict[str, Any]:
         return to_wire(self, frozenset({"inactive_threshold"}), NOTHING)
 
@@ -84,6 +98,9 @@ class ExternalStream:
     api: str
     deliver: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
     def wire(self) -> dict[str, Any]:
         return to_wire(self, NOTHING, frozenset({"api", "deliver"}))
@@ -115,6 +132,8 @@ class StreamSource:
     extra: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "subject_transforms", listed(self.subject_transforms))
+        check_fields(self)
         absorb(self, moments=_MOMENTS, records=_RECORDS)
         if self.domain is None:
             return

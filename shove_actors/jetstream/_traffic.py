@@ -27,9 +27,11 @@ from ._config import NatsConfig, ServerAddress
 from ._egress import Egress
 from ._inbox_pool import InboxPool
 from ._link import Link
+from ._options import check_kind, check_seconds
 from ._replies import Replies
 from ._request import Reply, ask
 from ._subscriptions import Sink, Subscriptions
+from ._typed import wrong_type
 from ._wire import check_subject, hpub, pub, sub, unsub
 
 #: How long the end of an interest may take to be confirmed; a dead server must not hold a lane.
@@ -197,13 +199,17 @@ class Traffic(ABC):
         forgets the reply; the request may have been sent.
         """
         check_subject(subject)
+        check_kind("payload", payload, (bytes, bytearray, memoryview), "bytes")
+        check_kind("header_block", header_block, bytes, "the bytes of a header block")
         size = len(payload) + len(header_block)
         if size > self.max_payload:
             raise MessageTooLarge(
                 f"the request to {subject} has {size} bytes; the server takes {self.max_payload} "
                 "(max_payload), and would end the connection, with everybody's requests"
             )
-        limit = self._config.request_timeout if timeout is None else timeout
+        limit = self._config.request_timeout
+        if timeout is not None:
+            limit = check_seconds("timeout", timeout)
         with trio.move_on_after(limit):
             await self.wait_connected()
             wire_subject = subject.encode()
@@ -230,6 +236,8 @@ class Traffic(ABC):
         Raises `NotConnected` without a connection, `ConnectionError` when it is lost meanwhile,
         `RequestTimeout`. Cancelling it leaves no trace.
         """
+        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+            raise wrong_type("timeout", timeout, "a number of seconds")
         link = self._link
         if link is None:
             raise NotConnected("not connected")

@@ -7,6 +7,9 @@ from ._audit_log import AuditEntry as AuditEntry
 from ._audit_log import AuditLog as AuditLog
 from ._broker import Broker as Broker
 from ._broker import open_broker as open_broker
+from ._dead_letter import DeadLetter as DeadLetter
+from ._dead_letter import DeadLettersDone as DeadLettersDone
+from ._dead_letter import LetterFilter as LetterFilter
 from ._group import ConsumerGroup as ConsumerGroup
 from ._group import ConsumerSupervisor as ConsumerSupervisor
 from ._options import ConsumerOptions as ConsumerOptions
@@ -32,7 +35,10 @@ __all__ = [
     "ConsumerGroup",
     "ConsumerOptions",
     "ConsumerSupervisor",
+    "DeadLetter",
+    "DeadLettersDone",
     "ExitCode",
+    "LetterFilter",
     "Load",
     "Pipeline",
     "ProportionalStrategy",

@@ -43,6 +43,7 @@ from shove_actors.messaging import (
     check_collisions,
 )
 
+from ._broker_letters import DeadLetterDesk
 from ._checks import check_seconds, check_whole
 from ._filling import warn_if_it_fills_up
 from ._group import ConsumerGroup, ConsumerSupervisor
@@ -69,7 +70,7 @@ G = TypeVar("G", bound=ConsumerGroup)
 _TELEMETRY = Telemetry()
 
 
-class Broker:
+class Broker(DeadLetterDesk):
     """A running broker. Made by `open_broker`; usable inside its block, from any task."""
 
     def __init__(

@@ -15,17 +15,22 @@ did not stop for them (`SequenceFailure.SKIP`). Of a FAIL_ALL topic the letters 
 are left alone, because they would only become dead letters again: `release(key, replay=True)` has
 them handled by the consumers before anything newer.
 
-Tests: `tests/runtime/test_dead_letters.py`, `tests/cli/test_dlq.py`.
+Looking reads some hundreds at a time (`Backend.next_messages`), and from a replica that may lag
+behind: a letter that was deleted a moment ago may be seen. Replaying therefore looks first and
+remembers place and number only, which also keeps the memory small, and then reads each letter once
+more, from the leader: what somebody else has dealt with meanwhile is not replayed.
+
+The face of this is `Broker.dead_letters`, `replay_dead_letters`, `purge_dead_letters`.
+
+Tests: `tests/runtime/test_dead_letters.py`, `tests/runtime/test_dead_letters_face.py`,
+`tests/cli/test_dlq.py`.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import AsyncGenerator, Mapping
+from collections import Counter, deque
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from datetime import datetime
-from functools import cached_property
-from types import MappingProxyType
 from typing import Any, Final
 
 from shove_actors._errors import PublishError, TopologyError, UsageError
@@ -34,19 +39,17 @@ from shove_actors.messaging import (
     DEATH_COUNT,
     KEY,
     ORIGINAL_SUBJECT,
-    DeadMetadata,
     SequencedTopic,
     Topic,
-    decode_headers,
     encode_headers,
     encode_key,
-    letter_origin,
     logical_id,
     origin_of,
     replay_headers,
     replay_id,
 )
 
+from ._dead_letter import DeadLetter, DeadLettersDone, LetterFilter
 from ._publish_service import PublishService
 from ._release import poisoned
 
@@ -58,123 +61,83 @@ NO_SUBJECT: Final = "its subject cannot be found out"
 BEHIND: Final = "an earlier letter of its key could not be published"
 
 
-@dataclass(frozen=True, kw_only=True)
-class LetterFilter:
-    """Which letters are meant; all that is given must fit, nothing given means all.
-
-    `reasons`: `DeathReason` values. `older_than`, `newer_than`: seconds since it died. `keys`:
-    sequence keys. `sequences`: in the dead-letter queue. `limit`: the first so many.
-    """
-
-    reasons: frozenset[str] = frozenset()
-    keys: frozenset[str] = frozenset()
-    sequences: frozenset[int] = frozenset()
-    older_than: float | None = None
-    newer_than: float | None = None
-    limit: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.limit is not None and self.limit < 1:
-            raise UsageError(f"limit={self.limit}: at least 1, or None for all")
-        for name in ("older_than", "newer_than"):
-            value = getattr(self, name)
-            if value is not None and not value >= 0:
-                raise UsageError(f"{name}={value}: a number of seconds, at least 0")
-
-    def takes(self, letter: DeadLetter, now_ns: int) -> bool:
-        age_s = (now_ns - letter.died_ns) / 1e9
-        return (
-            (not self.reasons or letter.metadata.reason in self.reasons)
-            and (not self.keys or letter.key in self.keys)
-            and (not self.sequences or letter.sequence in self.sequences)
-            and (self.older_than is None or age_s > self.older_than)
-            and (self.newer_than is None or age_s <= self.newer_than)
-        )
-
-
-class DeadLetter:
-    """One stored dead letter. Satisfies `messaging.Stored`, so `metadata` can read its story."""
-
-    num_delivered = 0
-
-    def __init__(self, queue: str, kept: Kept, key: str | None = None) -> None:
-        self.stream = queue
-        self.payload = kept.payload
-        self.raw_headers = kept.raw_headers
-        self.sequence = kept.sequence
-        self.timestamp_ns = kept.timestamp_ns
-        self.subject = kept.subject
-        self._key = key
-
-    def __repr__(self) -> str:
-        return f"<DeadLetter {self.stream}:{self.sequence} {self.metadata.reason}>"
-
-    @cached_property
-    def headers(self) -> Mapping[str, str]:
-        return MappingProxyType(decode_headers(self.raw_headers) if self.raw_headers else {})
-
-    @cached_property
-    def metadata(self) -> DeadMetadata:
-        return DeadMetadata(self)
-
-    @property
-    def key(self) -> str | None:
-        """Its sequence key, from its header or else from its payload; None if it has none."""
-        found = self.metadata.key
-        return self._key if found is None else found
-
-    @property
-    def died_at(self) -> datetime:
-        return self.metadata.died_at or self.metadata.timestamp
-
-    @property
-    def died_ns(self) -> int:
-        return int(self.died_at.timestamp() * 1e9)
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Sorts letters as their messages were first stored: by time, then by sequence.
-
-        The time comes first because sequences start over when a stream is made again.
-        """
-        sequence, stored_ns = letter_origin(self.headers) or (self.sequence, 0)
-        return stored_ns or self.timestamp_ns, sequence
-
-
-@dataclass(kw_only=True)
-class DeadLettersDone:
-    """What `replay` or `purge` did. `skipped`: letters that stay, by reason; `failure`: the first
-    error of a publish, whose letter stays too."""
+@dataclass
+class _Tally:
+    """What becomes a `DeadLettersDone`."""
 
     done: int = 0
     skipped: Counter[str] = field(default_factory=Counter)
     poisoned_keys: set[str] = field(default_factory=set)
     failure: str | None = None
 
+    def report(self) -> DeadLettersDone:
+        return DeadLettersDone(
+            done=self.done,
+            skipped=dict(self.skipped),
+            poisoned_keys=frozenset(self.poisoned_keys),
+            failure=self.failure,
+        )
 
-async def browse(
-    backend: Backend, topic: Topic[Any], selection: LetterFilter
-) -> AsyncGenerator[DeadLetter, None]:
+
+class Browsing(AsyncIterator[DeadLetter]):
+    """A walk through the letters. No generator: whoever leaves it early has nothing to close."""
+
+    def __init__(self, backend: Backend, topic: Topic[Any], selection: LetterFilter) -> None:
+        self._backend = backend
+        self._topic = topic
+        self._selection = selection
+        self._dlq = queue_of(topic)
+        self._now_ns = backend.now_ns()
+        self._ahead: deque[Kept] = deque()
+        self._next = min(selection.sequences, default=1)
+        self._last: int | None = None
+        self._found = 0
+
+    def __aiter__(self) -> Browsing:
+        return self
+
+    async def __anext__(self) -> DeadLetter:
+        while self._found != self._selection.limit:
+            kept = await self._following()
+            if kept is None:
+                break
+            letter = _letter(self._topic, self._dlq, kept)
+            if self._selection.takes(letter, self._now_ns):
+                self._found += 1
+                return letter
+        self._ahead.clear()
+        raise StopAsyncIteration
+
+    async def _following(self) -> Kept | None:
+        if self._last is None:
+            self._last = await self._backend.last_sequence(self._dlq)
+            # Those that are named by number: nothing else is read.
+            self._last = min([self._last, max(self._selection.sequences, default=self._last)])
+        if not self._ahead and self._next == self._last:
+            one = await self._backend.next_message(self._dlq, self._next)
+            self._ahead.extend([] if one is None else [one])
+        elif not self._ahead and self._next < self._last:
+            self._ahead.extend(await self._backend.next_messages(self._dlq, self._next))
+        if not self._ahead or self._ahead[0].sequence > self._last:
+            self._next = self._last + 1
+            return None
+        kept = self._ahead.popleft()
+        self._next = kept.sequence + 1
+        return kept
+
+
+def browse(backend: Backend, topic: Topic[Any], selection: LetterFilter) -> Browsing:
     """The letters that `selection` takes, oldest death first; what dies meanwhile is not among
-    them. Use it in `contextlib.aclosing` if you may leave the loop early.
+    them.
 
-    Raises `UsageError` for a topic without a dead-letter queue, `TopicNotDeclared`,
-    `ConnectionError`.
+    Raises `UsageError` for a topic without a dead-letter queue; while it is read
+    `TopicNotDeclared`, `ConnectionError`.
     """
-    dlq = queue_of(topic)
-    now_ns = backend.now_ns()
-    last, sequence, found = await backend.last_sequence(dlq), 1, 0
-    while sequence <= last:
-        kept = await backend.next_message(dlq, sequence)
-        if kept is None or kept.sequence > last:
-            return
-        sequence = kept.sequence + 1
-        letter = _letter(topic, dlq, kept)
-        if selection.takes(letter, now_ns):
-            yield letter
-            found += 1
-            if found == selection.limit:
-                return
+    if not isinstance(selection, LetterFilter):
+        raise UsageError(
+            f"which dead letters is said by a LetterFilter(...), not {type(selection).__name__}"
+        )
+    return Browsing(backend, topic, selection)
 
 
 def queue_of(topic: Topic[Any]) -> str:
@@ -213,87 +176,102 @@ async def replay(
     repeating it goes on.
     """
     backend, dlq = service.backend, queue_of(topic)
-    report = DeadLettersDone()
-    held = {each.key for each in await poisoned(backend, topic)} if _fails_all(topic) else set()
-    letters = [letter async for letter in browse(backend, topic, selection)]
+    found = browse(backend, topic, selection)
+    held = set[str]()
+    if topic.topology.fails_all:
+        held = {each.key for each in await poisoned(backend, topic)}
     if topic.topology.sequenced:
-        letters.sort(key=lambda letter: letter.place)
+        # In another lane than its own a key would have no order.
         service.fence.expect(topic.queue, topic.topology.routing_shards)
-    stuck: set[str] = set()
-    stored: set[str] = set()
-    for letter in letters:
-        subject = _subject(topic, letter, held, stuck, report)
+    letters = [(letter.place, letter.sequence) async for letter in found]
+    if topic.topology.sequenced:
+        letters.sort()
+    work = _Replay(service, topic, held, dry_run)
+    for _, sequence in letters:
+        kept = await backend.next_message(dlq, sequence)
+        if kept is not None and kept.sequence == sequence:
+            await work.take(_letter(topic, dlq, kept))
+    return work.tally.report()
+
+
+class _Replay:
+    def __init__(
+        self, service: PublishService, topic: Topic[Any], held: set[str], dry_run: bool
+    ) -> None:
+        self._service = service
+        self._topic = topic
+        self._held = held
+        self._dry_run = dry_run
+        #: Keys of which a letter could not be published.
+        self._stuck: set[str] = set()
+        #: Deaths that are stored again: a crash may have left two letters of one.
+        self._stored: set[str] = set()
+        self.tally = _Tally()
+
+    async def take(self, letter: DeadLetter) -> None:
+        subject = self._subject(letter)
+        if subject is not None and (self._dry_run or await self._published(subject, letter)):
+            self.tally.done += 1
+
+    async def _published(self, subject: str, letter: DeadLetter) -> bool:
+        message_id = logical_id(letter.headers, letter.stream, letter.sequence)
+        death = f"{message_id}@{letter.place}"
+        if death not in self._stored:
+            try:
+                block = _headers(self._topic, letter, message_id)
+                await self._service.publish(subject, letter.payload, block)
+            except PublishError as exc:
+                self.tally.failure = self.tally.failure or str(exc)
+                if letter.key is not None:
+                    self._stuck.add(letter.key)
+                return False
+            self._stored.add(death)
+        await self._service.backend.delete_message(letter.stream, letter.sequence)
+        return True
+
+    def _subject(self, letter: DeadLetter) -> str | None:
+        """Where a letter is published; None, and the reason is noted, if it stays."""
+        topic, skipped = self._topic, self.tally.skipped
+        owner = letter.metadata.original_queue
+        if owner is not None and owner != topic.queue:
+            skipped[FOREIGN] += 1
+            return None
+        if isinstance(topic, SequencedTopic):
+            return self._lane(topic, letter.key)
+        subject = letter.headers.get(ORIGINAL_SUBJECT)
+        if subject is not None:
+            try:
+                return topic.topology.check_subject(subject)
+            except TopologyError:
+                pass  # the topic does not bind it any more
+        subject = topic.topology.default_subject
         if subject is None:
-            continue
-        if not dry_run:
-            message_id = logical_id(letter.headers, letter.stream, letter.sequence)
-            origin = f"{message_id}@{letter.place}"
-            if origin not in stored:  # a crash may have stored one death twice
-                try:
-                    block = _headers(topic, letter, message_id)
-                    await service.publish(subject, letter.payload, block)
-                except PublishError as exc:
-                    report.failure = report.failure or str(exc)
-                    if letter.key is not None:
-                        stuck.add(letter.key)
-                    continue
-                stored.add(origin)
-            await backend.delete_message(dlq, letter.sequence)
-        report.done += 1
-    return report
+            skipped[NO_SUBJECT] += 1
+        return subject
+
+    def _lane(self, topic: SequencedTopic[Any], key: str | None) -> str | None:
+        skipped = self.tally.skipped
+        if key is None:
+            skipped[NO_KEY] += 1
+        elif key in self._held:
+            skipped[POISONED] += 1
+            self.tally.poisoned_keys.add(key)
+        elif key in self._stuck:
+            skipped[BEHIND] += 1
+        else:
+            return topic.topology.shard_subject(topic.shard_of(key))
+        return None
 
 
 async def purge(
     backend: Backend, topic: Topic[Any], selection: LetterFilter, *, dry_run: bool = False
 ) -> DeadLettersDone:
     """Delete the letters that `selection` takes, for good. Raises what `browse` raises."""
-    report = DeadLettersDone()
-    dlq = queue_of(topic)
-    numbers = [letter.sequence async for letter in browse(backend, topic, selection)]
-    for number in numbers:
-        if dry_run or await backend.delete_message(dlq, number):
-            report.done += 1
-    return report
-
-
-def _fails_all(topic: Topic[Any]) -> bool:
-    return topic.topology.fails_all
-
-
-def _subject(
-    topic: Topic[Any],
-    letter: DeadLetter,
-    held: set[str],
-    stuck: set[str],
-    report: DeadLettersDone,
-) -> str | None:
-    """Where a letter is published; None, and the reason is noted, if it stays."""
-    owner = letter.metadata.original_queue
-    key = letter.key
-    if owner is not None and owner != topic.queue:
-        report.skipped[FOREIGN] += 1
-        return None
-    if isinstance(topic, SequencedTopic):
-        if key is None:
-            report.skipped[NO_KEY] += 1
-        elif key in held:
-            report.skipped[POISONED] += 1
-            report.poisoned_keys.add(key)
-        elif key in stuck:
-            report.skipped[BEHIND] += 1
-        else:
-            return topic.topology.shard_subject(topic.shard_of(key))
-        return None
-    subject = letter.headers.get(ORIGINAL_SUBJECT)
-    if subject is not None:
-        try:
-            return topic.topology.check_subject(subject)
-        except TopologyError:
-            pass  # the topic does not bind it any more
-    subject = topic.topology.default_subject
-    if subject is None:
-        report.skipped[NO_SUBJECT] += 1
-    return subject
+    tally = _Tally()
+    async for letter in browse(backend, topic, selection):
+        if dry_run or await backend.delete_message(letter.stream, letter.sequence):
+            tally.done += 1
+    return tally.report()
 
 
 def _headers(topic: Topic[Any], letter: DeadLetter, message_id: str) -> bytes:

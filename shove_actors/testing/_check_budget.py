@@ -10,6 +10,8 @@ from ._rules import HistoryRules, HistoryViolation, Letter, Violation
 _ALMOST = 0.999
 #: Seconds for which what goes wrong may last.
 _LASTS_S = 30.0
+#: How much later than its delay a retry may come, and be due to it rather than to a lease.
+_SOON_S = 1.0
 
 
 class BudgetChecks:
@@ -18,13 +20,16 @@ class BudgetChecks:
     index: int
     #: Something has gone wrong by now, a process has ended otherwise than in order.
     _disturbed: bool
-    #: The server may have forgotten how often it has delivered what.
-    _forgetful: bool
     #: A durable was deleted: the next one counts deliveries, and so retries in place, from one.
     _recounts: bool
     #: Faults and killed processes so far, and the time of the last one.
     _troubles: int
     _trouble_at: float
+    #: When something happened last that may keep a note from being written; see `_not_noted`.
+    _noteless_at: float
+    #: When the server was restarted, and when a durable was deleted.
+    _restarts: list[float]
+    _deletions: list[float]
 
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
@@ -54,14 +59,18 @@ class BudgetChecks:
     def _needless(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Attempts that nothing in the history accounts for."""
         attempt, rules = event.attempt, topic.rules
-        if event.shard is not None and not (self._forgetful or message.replayed):
+        if event.shard is not None and not message.replayed:
             died = message.unended
-            if died > rules.max_retries + 1:
+            if died > rules.max_retries + 1 and died > self._most_deaths(message, rules):
                 raise self._breach(
                     "B", event, f"{event.id} is tried again, after {died} processes died of it"
                 )
         before = message.latest
-        if self._disturbed or before is None or message.deferred:
+        if before is None or message.deferred:
+            return
+        if self._disturbed:
+            if before.attempt == attempt and message.failed >> attempt & 1:
+                self._not_noted(event, rules, message)
             return
         if before.attempt == attempt:
             if message.failed >> attempt & 1:
@@ -88,6 +97,39 @@ class BudgetChecks:
                     f"{event.id} comes as retry {attempt} after {waited:.3f} s; the delay of that "
                     f"retry is {delay:g} s",
                 )
+
+    def _most_deaths(self, message: MessageState, rules: HistoryRules) -> int:
+        """How many processes may have died of a message of a shard before it is given up.
+
+        One per delivery that its budget allows, and one under suspicion. Another durable counts its
+        deliveries from one, and a server that was killed may have forgotten the last.
+        """
+        since = message.first.time if message.first is not None else 0.0
+        lives = 1 + sum(moment >= since for moment in self._deletions)
+        forgotten = sum(moment >= since for moment in self._restarts)
+        return (rules.max_retries + 2) * lives - 1 + forgotten
+
+    def _not_noted(self, event: Event, rules: HistoryRules, message: MessageState) -> None:
+        """On a shard, a failed attempt comes again under its number.
+
+        It may if its note was not written, since its process was killed or cut off before: then it
+        was not handed back either, and comes when its lease is over. One that comes after the delay
+        of its retry was handed back; and as long as only processes were killed and settles were
+        lost, a note was written by then.
+        """
+        delays = rules.retry_delays
+        if event.shard is None or not delays or event.detail == "replay":
+            return
+        if message.failed_at - self._noteless_at < _LASTS_S:
+            return
+        waited = event.time - message.failed_at
+        if waited < delays[min(event.attempt, len(delays) - 1)] + _SOON_S:
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} comes as retry {event.attempt} again, {waited:.3f} s after that "
+                "attempt has failed: it was handed back before that was noted",
+            )
 
     def _dead(self, event: Event, topic: TopicState, message: MessageState) -> None:
         reason = message.dead = event.detail or "dead"

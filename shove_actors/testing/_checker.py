@@ -35,6 +35,9 @@ from ._history import Event
 from ._rules import HistoryRules
 
 _COUNTED = ("retry", "raised", "timed_out")
+#: Faults during which the note about an attempt is stored before the attempt's message is handed
+#: back, or neither is.
+_NOTES_ARE_WRITTEN = ("Crash(", "LoseAck(", "LateAck(", "LosePuback(", "LatePuback(")
 
 
 class Checker(BudgetChecks):
@@ -55,11 +58,18 @@ class Checker(BudgetChecks):
         self._knows_settled = False
         self._troubles = 0
         self._trouble_at = -math.inf
-        self._disturbed = self._forgetful = self._recounts = False
+        self._disturbed = self._recounts = False
+        self._noteless_at = -math.inf
+        self._restarts: list[float] = []
+        self._deletions: list[float] = []
         #: Up to which message a server may have forgotten that it has delivered it.
         self._forgotten = 0.0
         self.index = -1
         self.started = 0
+
+    def runs(self, process: str) -> bool:
+        """Whether a handler of that process is running."""
+        return bool(self._open.get(process))
 
     def feed(self, event: Event) -> None:
         """The next event."""
@@ -135,10 +145,14 @@ class Checker(BudgetChecks):
 
     def _fault(self, event: Event) -> None:
         self._trouble(event)
-        if event.detail.startswith(("RestartServer(", "DeleteConsumer(")):
-            self._forgetful = True
+        detail = event.detail
+        if not detail.startswith(_NOTES_ARE_WRITTEN):
+            self._noteless_at = event.time
+        if detail.startswith(("RestartServer(", "DeleteConsumer(")):
+            deleted = detail.startswith("DeleteConsumer(")
+            (self._deletions if deleted else self._restarts).append(event.time)
             self._forgotten = max(self._forgotten, event.sequence or math.inf)
-            self._recounts |= event.detail.startswith("DeleteConsumer(")
+            self._recounts |= deleted
 
     def _marked(self, event: Event, topic: TopicState) -> None:
         key = topic.key(event.key or "")

@@ -195,9 +195,15 @@ class FaultPlan:
         """Called with everything that happens, right before it does. Must not raise or wait."""
         self._listeners.append(listener)
 
-    def take(self, fault: Fault) -> None:
-        """A fault that is not planned: now; an event fault, to the next event of its kind."""
+    def take(self, fault: Fault, event: FaultEvent | None = None) -> None:
+        """A fault that is not planned: now; an event fault, to the next event of its kind.
+
+        `event`: at the next event of this kind, whatever it is.
+        """
         server = self._installed()
+        if event is not None:
+            self._wait_for(On(event, 1, fault).event, fault)
+            return
         self._take(At(max(0.0, server.now() - self._start), fault))
 
     def quiet(self) -> None:
@@ -281,11 +287,14 @@ class FaultPlan:
         fault = step.fault
         events = EVENTS_OF.get(type(fault))
         if events is not None:
-            event: FaultEvent = events[0]  # type: ignore[assignment]
-            self._waiting[event].append(fault)
-            self._next[event] = 0
+            self._wait_for(events[0], fault)  # type: ignore[arg-type]
             return
         self._carry_out(fault, step)
+
+    def _wait_for(self, event: FaultEvent, fault: Fault) -> None:
+        if not self._ended:
+            self._waiting[event].append(fault)
+            self._next[event] = 0
 
     # --------------------------------------------------------------------- carrying out
 

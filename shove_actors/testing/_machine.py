@@ -24,12 +24,13 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from shove_actors._errors import UsageError
+from shove_actors.backends.memory import FaultEvent
 from shove_actors.messaging import SequencedTopic, Topic
 
-from ._fault_kinds import Crash, Disconnect, Fault, Slow, Stall
+from ._fault_kinds import Crash, Disconnect, Fault, RestartServer, Slow, Stall
 from ._faults import FaultPlan
 from ._moves import Move
-from ._simulation import PUBLISHER, Simulation
+from ._simulation import ACK_WAIT_S, PUBLISHER, Simulation
 
 try:
     from hypothesis import note
@@ -51,12 +52,40 @@ _QUICK = frozenset(own.QUICK_MOVES)
 #: What holds up nobody behind it, where each message waits for the one before it.
 _AT_ONCE = frozenset({"ack", "reject"})
 _SLOW_ONES = 10
+#: Moves that are still being made when something happens.
+_LONG: tuple[Move, ...] = ("hang", "linger", "long")
+#: What can happen to a process in the middle of a handler, by how a failing example tells it.
+_HARM: dict[str, Callable[[str], tuple[Fault, ...]]] = {
+    "cut off": lambda name: (Disconnect(name, 20.0),),
+    "silent": lambda name: (Stall(name, 20.0),),
+    "its server killed": lambda name: (RestartServer(),),
+    "cut off, its server killed": lambda name: (Disconnect(name, 5.0), RestartServer()),
+    "killed": lambda name: (Crash(name),),
+}
 #: Of one lane: a second or more of virtual time each, one after the other.
 _WAITING_ONES = 20
 #: Of a batch: how much of the largest one, over how many keys, and which of it have a script.
 _SHARES = st.sampled_from([0.0, 0.1, 1.0, 1.0])
 _KEYS = st.sampled_from([1, 3, 40])
 _EVERY = st.sampled_from([1, 10, 50, 200])
+_HIT: dict[str, Any] = {
+    "quick": st.integers(0, 3),
+    "slow": st.sampled_from([1, 2, 6]),
+    "move": st.sampled_from(_LONG),
+    "after": st.sampled_from([0.0, 0.05, 1.5, 5.0]),
+    "harm": st.sampled_from(list(_HARM)),
+    "which": st.integers(0, 2),
+    "then": st.sampled_from([0.0, 1.0, 12.0, 20.0]),
+}
+_TIMES = st.sampled_from([1, 3, 6])
+_LAST: dict[str, Any] = {
+    "count": st.integers(1, 3),
+    "event": st.sampled_from(["ack", "nak"]),
+    "arrives": st.booleans(),
+    "then": st.sampled_from([1.0, 3.0, 12.0]),
+}
+#: What an example begins with, besides nothing, and how likely.
+_FIRST = st.sampled_from(["", "hit", "hit", "kills", "last"])
 
 
 class MessagingMachine(RuleBasedStateMachine):
@@ -85,11 +114,14 @@ class MessagingMachine(RuleBasedStateMachine):
         super().__init__()
         if not isinstance(getattr(type(self), "topic", None), Topic):
             raise UsageError(f"{type(self).__name__} needs a class attribute `topic`")
-        self._failed = False
+        self._failed = self._operator = False
 
     def _do(self, name: str, *args: Any, **options: Any) -> Any:
         try:
-            return getattr(self.sim, name)(*args, **options)
+            done = getattr(self.sim, name)(*args, **options)
+            if self._operator and name in ("advance", "deliver") and self.sim.poisoned:
+                self.sim.release(self.sim.poisoned[0])
+            return done
         except BaseException:
             self._failed = True
             if self.sim.plan.happened:
@@ -108,6 +140,9 @@ class MessagingMachine(RuleBasedStateMachine):
         rates=own.rates(),
         replays=st.booleans(),
         revive=st.booleans(),
+        operator=st.booleans(),
+        first=_FIRST,
+        phase=st.sampled_from([0.0, 0.3, 0.6]),
     )
     def begin(
         self,
@@ -120,10 +155,15 @@ class MessagingMachine(RuleBasedStateMachine):
         rates: Any,
         replays: bool,
         revive: bool,
+        operator: bool,
+        first: str,
+        phase: float,
     ) -> None:
         """`faults`: the seed of what goes wrong by itself; 0 for nothing. `replays` and `revive`:
-        see `Simulation`. A batch is published at once: with rules left out at random, as Hypothesis
-        does it, every second example would have nothing to handle otherwise.
+        see `Simulation`. `operator`: somebody releases keys that are poisoned, one after each step
+        in which time passes. `first`: what happens first, `phase` seconds later, while nothing
+        waits (rules tell what). A batch is published at once: with rules left out at random, as
+        Hypothesis does it, every second example would have nothing to handle otherwise.
         """
         rates = rates.for_batches(self.batch)
         plan = FaultPlan.seeded(faults, rates, spare=[PUBLISHER]) if faults else FaultPlan()
@@ -137,9 +177,17 @@ class MessagingMachine(RuleBasedStateMachine):
             replays=replays,
             revive=revive,
         )
+        self._operator = operator and self.sim.rules.fail_all
         self._do("open")
         for _ in range(min(processes, self.most_processes)):
             self._do("start_process")
+        self._do("advance", phase)
+        if first == "hit":
+            self._hit(**data.draw(st.fixed_dictionaries(_HIT), label="busy_process_is_hit"))
+        elif first == "kills":
+            self.message_kills(data.draw(_TIMES, label="message_kills"))
+        elif first == "last":
+            self._last(**data.draw(st.fixed_dictionaries(_LAST), label="settle_is_the_last"))
         self._publish(data, share, keys, every)
 
     @rule(data=st.data(), share=_SHARES, keys=_KEYS, every=_EVERY, then=own.seconds())
@@ -190,6 +238,52 @@ class MessagingMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2))
     def kill(self, which: int) -> None:
         self._do("fault", Crash(self.sim.alive[which % len(self.sim.alive)]))
+
+    @rule(**_HIT)
+    def busy_process_is_hit(self, **how: Any) -> None:
+        """In the middle of a handler, or right as it begins, with messages behind that one and
+        another process to take them. `quick` and `slow`: what is published for it, of one key.
+        """
+        self._hit(**how)
+
+    def _hit(
+        self, quick: int, slow: int, move: Move, after: float, harm: str, which: int, then: float
+    ) -> None:
+        self._two_processes()
+        if quick:
+            self._do("publish", quick)
+        self._do("publish", slow, script=(move,) if move in self.moves else ())
+        self._do("advance", after)
+        found = self.sim.busy or self.sim.alive
+        if found:
+            for fault in _HARM[harm](found[which % len(found)]):
+                self._do("fault", fault)
+        self._do("advance", then)
+
+    @rule(times=_TIMES)
+    def message_kills(self, times: int) -> None:
+        """Whoever tries it, and there is always somebody else."""
+        self._do("publish", 1, script=("die",) * times if "die" in self.moves else ())
+        for _ in range(times):
+            self._two_processes()
+            # As long as its lease, and what the next one waits to be sure.
+            self._do("advance", self.options.get("ack_wait", ACK_WAIT_S) + 1.0)
+
+    @rule(**_LAST)
+    def settle_is_the_last(self, **how: Any) -> None:
+        """A process is killed as it acknowledges, or hands back for a retry."""
+        self._last(**how)
+
+    def _last(self, count: int, event: FaultEvent, arrives: bool, then: float) -> None:
+        self._two_processes()
+        self._do("fault", Crash(after=arrives), event=event)
+        retried = event == "nak" and "retry" in self.moves
+        self._do("publish", count, script=("retry",) if retried else ())
+        self._do("advance", then)
+
+    def _two_processes(self) -> None:
+        for _ in range(min(2, self.most_processes) - len(self.sim.alive)):
+            self._do("start_process")
 
     @precondition(lambda self: len(self.sim.alive) < self.most_processes)
     @rule()

@@ -43,6 +43,8 @@ from ._totals import TOTALS
 M = TypeVar("M")
 
 PUBLISHER = "publisher"
+#: Unless the options say otherwise.
+ACK_WAIT_S = 10.0
 #: Once nothing is made to go wrong any more, something has to happen this often.
 PATIENCE_S = 900.0
 
@@ -81,7 +83,7 @@ class Simulation(Generic[M]):
         self.make = make
         self.options: dict[str, Any] = {
             "max_retries": 2,
-            "ack_wait": 10.0,
+            "ack_wait": ACK_WAIT_S,
             "handler_timeout": 20.0,
             **(options or {}),
         }
@@ -200,6 +202,11 @@ class Simulation(Generic[M]):
         """Names of the consumer processes that run and are not stopping."""
         return [p.name for p in self.processes.values() if not (p.dead or p.stopping)]
 
+    @property
+    def busy(self) -> list[str]:
+        """Those of them that are in a handler."""
+        return [name for name in self.alive if self.checker.runs(name)]
+
     def start_process(self) -> str:
         """One more consumer process; its name."""
         self._starts += 1
@@ -297,9 +304,9 @@ class Simulation(Generic[M]):
             # What was stored is in the history; about the others nothing was promised.
             pass
 
-    def fault(self, fault: Fault) -> None:
-        """Something goes wrong, now."""
-        self.plan.take(fault)
+    def fault(self, fault: Fault, *, event: FaultEvent | None = None) -> None:
+        """Something goes wrong: now, or at the next `event` of anybody."""
+        self.plan.take(fault, event)
         self.trio.settle()
         self._tidy()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shove_actors._errors import UsageError
-from shove_actors.backends._key_lanes import KeyLanes
+from shove_actors.backends._key_lanes import UNPROVEN_MOST, KeyLanes
 
 KEYS = "abcd"
 
@@ -31,7 +31,7 @@ def test_one_of_each_key_at_once() -> None:
     lanes = filled(10, "aabca")
     assert take_all(lanes) == ["a0", "b2", "c3"]
     assert lanes.startable == 0
-    lanes.done("a")
+    lanes.drop("a")
     assert take_all(lanes) == ["a1"]
 
 
@@ -39,7 +39,7 @@ def test_never_more_than_the_limit() -> None:
     lanes = filled(2, "abc")
     assert lanes.startable == 2
     assert take_all(lanes) == ["a0", "b1"]
-    lanes.done("b")
+    lanes.drop("b")
     assert take_all(lanes) == ["c2"]
 
 
@@ -48,7 +48,7 @@ def test_a_busy_key_takes_turns() -> None:
     order = []
     while (item := lanes.take()) is not None:
         order.append(item)
-        lanes.done(item[0])
+        lanes.drop(item[0])
     assert order == ["a0", "b4", "c5", "a1", "a2", "a3"]
 
 
@@ -57,14 +57,14 @@ def test_retry_delays_its_key_only() -> None:
     assert take_all(lanes) == ["a0", "b2"]
     lanes.again("a", 5.0)
     lanes.push("b", "b3")
-    lanes.done("b")
+    lanes.drop("b")
     assert lanes.next_due == 5.0
     assert take_all(lanes) == ["b3"]
     assert lanes.ripen(4.9) == 0
     assert take_all(lanes) == []
     assert lanes.ripen(5.0) == 1
     assert take_all(lanes) == ["a0"], "the one that is tried again is still the first"
-    lanes.done("a")
+    lanes.drop("a")
     assert take_all(lanes) == ["a1"]
 
 
@@ -75,15 +75,90 @@ def test_keys_that_wait_take_nobodys_place() -> None:
     assert lanes.take() == "b1"
 
 
-def test_a_key_that_settles_waits_and_takes_nobodys_place() -> None:
+def test_a_key_that_is_unproven_waits_and_takes_nobodys_place() -> None:
     lanes = filled(1, "aab")
     assert lanes.take() == "a0"
-    lanes.settling("a")
+    lanes.ended("a")
     assert take_all(lanes) == ["b2"]
-    lanes.done("b")
+    lanes.drop("b")
     assert take_all(lanes) == []
-    lanes.done("a")
+    assert lanes.wants_proof
+    assert list(lanes.ask()) == ["a0"]
+    assert take_all(lanes) == []
+    lanes.answered()
     assert take_all(lanes) == ["a1"]
+
+
+def test_a_key_of_which_nothing_waits_is_not_asked_for_until_it_does() -> None:
+    lanes = filled(2, "ab")
+    assert take_all(lanes) == ["a0", "b1"]
+    lanes.ended("a")
+    lanes.ended("b")
+    assert (lanes.wants_proof, lanes.unproven, len(lanes)) == (False, 2, 0)
+    lanes.push("b", "b2")
+    assert lanes.wants_proof
+    assert take_all(lanes) == []
+    lanes.ask()
+    lanes.answered()
+    assert (take_all(lanes), lanes.unproven) == (["b2"], 0)
+
+
+def test_an_answer_proves_what_was_sent_before_its_question() -> None:
+    lanes = filled(2, "aabb")
+    assert take_all(lanes) == ["a0", "b2"]
+    lanes.ended("a")
+    lanes.ask()
+    lanes.ended("b")
+    assert not lanes.wants_proof, "one question at a time"
+    lanes.answered()
+    assert take_all(lanes) == ["a1"]
+    assert lanes.wants_proof
+    assert list(lanes.ask()) == ["b2"]
+
+
+def test_no_answer_proves_what_is_doubted() -> None:
+    lanes = filled(3, "aabbc")
+    assert take_all(lanes) == ["a0", "b2", "c4"]
+    lanes.ended("a")
+    lanes.ask()
+    lanes.ended("b")
+    lanes.doubt()
+    lanes.answered()
+    lanes.ended("c")
+    lanes.ask()
+    lanes.answered()
+    assert take_all(lanes) == []
+    assert dict(lanes.doubted) == {"a": "a0", "b": "b2"}
+    lanes.proven("b")
+    assert take_all(lanes) == ["b3"]
+    lanes.resent(lambda item: item == "a0")
+    assert lanes.wants_proof, "it was settled once more: the next answer proves it"
+
+
+def test_what_was_settled_again_needs_another_question() -> None:
+    lanes = filled(2, "aab")
+    assert take_all(lanes) == ["a0", "b2"]
+    lanes.ended("a")
+    lanes.ended("b")
+    lanes.ask()
+    lanes.resent(lambda item: item == "b2")
+    assert not lanes.asking
+    lanes.answered()
+    assert take_all(lanes) == []
+    assert sorted(lanes.ask()) == ["a0", "b2"]
+
+
+def test_many_keys_that_nobody_waits_for_are_asked_for_together() -> None:
+    lanes: KeyLanes[int, int] = KeyLanes(1)
+    for number in range(UNPROVEN_MOST):
+        assert not lanes.wants_proof
+        lanes.push(number, number)
+        assert lanes.take() == number
+        lanes.ended(number)
+    assert lanes.wants_proof
+    lanes.ask()
+    lanes.answered()
+    assert lanes.unproven == 0
 
 
 def test_a_key_seen_is_not_a_key_kept() -> None:
@@ -91,7 +166,7 @@ def test_a_key_seen_is_not_a_key_kept() -> None:
     for number in range(100_000):
         lanes.push(number, number)
         assert lanes.take() == number
-        lanes.done(number)
+        lanes.drop(number)
     assert len(lanes.keys()) == 0
     assert len(lanes) == 0
 
@@ -101,7 +176,7 @@ def test_dropping_leaves_what_is_in_flight() -> None:
     assert lanes.take() == "a0"
     assert lanes.drop_waiting() == ["a1", "b2", "b3", "c4"]
     assert len(lanes) == 1
-    lanes.done("a")
+    lanes.drop("a")
     assert lanes.take() is None
     assert len(lanes.keys()) == 0
 
@@ -123,7 +198,9 @@ class AgainstAList(RuleBasedStateMachine):
         #: (key, item), in the order of the stream, until done.
         self.hand: list[tuple[str, int]] = []
         self.flying: dict[str, int] = {}
-        self.settling: dict[str, int] = {}
+        self.fresh: dict[str, int] = {}
+        self.asked: dict[str, int] = {}
+        self.doubted: dict[str, int] = {}
         self.due: dict[str, float] = {}
         #: When each key last had its turn.
         self.turn: dict[str, int] = {}
@@ -134,7 +211,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     def _ready(self) -> set[str]:
         keys = {key for key, _ in self.hand}
-        busy = {*self.flying, *self.settling}
+        busy = {*self.flying, *self.fresh, *self.asked, *self.doubted}
         return {k for k in keys if k not in busy and self.due.get(k, 0.0) <= self.now}
 
     @rule(key=st.sampled_from(KEYS))
@@ -159,18 +236,56 @@ class AgainstAList(RuleBasedStateMachine):
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data())
-    def settle(self, data: st.DataObject) -> None:
+    def end(self, data: st.DataObject) -> None:
         key = data.draw(st.sampled_from(sorted(self.flying)))
-        self.lanes.settling(key)
-        self.settling[key] = self.flying.pop(key)
+        self.lanes.ended(key)
+        self.fresh[key] = self.flying.pop(key)
+        self.hand.remove((key, self.fresh[key]))
 
-    @precondition(lambda self: self.flying or self.settling)
+    @precondition(lambda self: self.flying)
     @rule(data=st.data())
-    def done(self, data: st.DataObject) -> None:
-        key = data.draw(st.sampled_from(sorted({*self.flying, *self.settling})))
-        self.lanes.done(key)
-        of = self.flying if key in self.flying else self.settling
-        self.hand.remove((key, of.pop(key)))
+    def drop(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.flying)))
+        self.lanes.drop(key)
+        self.hand.remove((key, self.flying.pop(key)))
+
+    @precondition(lambda self: self.fresh and not self.asked)
+    @rule()
+    def ask(self) -> None:
+        assert sorted(self.lanes.ask()) == sorted(self.fresh.values())
+        self.asked, self.fresh = self.fresh, {}
+
+    @rule()
+    def answered(self) -> None:
+        self.lanes.answered()
+        self.asked.clear()
+
+    @rule()
+    def doubt(self) -> None:
+        self.lanes.doubt()
+        self.doubted.update(self.fresh)
+        self.doubted.update(self.asked)
+        self.fresh.clear()
+        self.asked.clear()
+
+    @precondition(lambda self: self.doubted)
+    @rule(data=st.data(), again=st.booleans())
+    def look_for_a_doubted_one(self, data: st.DataObject, again: bool) -> None:
+        key = data.draw(st.sampled_from(sorted(self.doubted)))
+        item = self.doubted.pop(key)
+        if again:
+            self.lanes.resent(lambda other: other == item)
+            self.fresh[key] = item
+        else:
+            self.lanes.proven(key)
+
+    @precondition(lambda self: self.asked)
+    @rule(data=st.data())
+    def asked_in_vain(self, data: st.DataObject) -> None:
+        item = data.draw(st.sampled_from(sorted(self.asked.values())))
+        self.lanes.resent(lambda other: other == item)
+        self.fresh.update(self.asked)
+        self.asked.clear()
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), delay=st.integers(0, 3))
@@ -191,7 +306,7 @@ class AgainstAList(RuleBasedStateMachine):
 
     @rule()
     def drop_waiting(self) -> None:
-        busy = {*self.flying.items(), *self.settling.items()}
+        busy = {*self.flying.items()}
         kept = [pair for pair in self.hand if pair in busy]
         dropped = [i for k, i in self.hand if (k, i) not in busy]
         assert sorted(self.lanes.drop_waiting()) == dropped
@@ -204,8 +319,12 @@ class AgainstAList(RuleBasedStateMachine):
             return
         assert len(self.lanes) == len(self.hand)
         assert self.lanes.in_flight == len(self.flying)
-        assert self.lanes.waiting == len(self.hand) - len(self.flying) - len(self.settling)
+        assert self.lanes.waiting == len(self.hand) - len(self.flying)
         assert set(self.lanes.keys()) == {key for key, _ in self.hand}
+        assert dict(self.lanes.doubted) == self.doubted
+        assert self.lanes.unproven == len(self.fresh) + len(self.asked) + len(self.doubted)
+        wants = any(key in self.fresh for key, _ in self.hand) and not self.asked
+        assert self.lanes.wants_proof == wants
         ready = len(self._ready())
         assert self.lanes.startable == min(ready, self.most - len(self.flying))
         assert self.lanes.next_due == min(self.due.values(), default=float("inf"))

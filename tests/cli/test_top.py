@@ -11,17 +11,29 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
 
-from shove_actors import NatsConfig, Outcome, Topic, TopologyBuilder, jetstream, open_broker
+from shove_actors import (
+    NatsConfig,
+    Outcome,
+    SequencedTopic,
+    SequenceFailure,
+    Topic,
+    TopologyBuilder,
+    jetstream,
+    open_broker,
+)
+from shove_actors.backends.nats._browse import next_messages
+from shove_actors.cli import _poison_counts
 from shove_actors.cli._percentiles import duration, percentiles
 from shove_actors.cli._server_state import sample, state
-from shove_actors.cli._top_state import Rates
+from shove_actors.cli._top_state import Looker, Rates
 from shove_actors.cli._top_view import ALIKE, BUSY, as_svg, as_text
 from shove_actors.embedded import ServerProcess
+from tests.runtime.world import consuming
 from tests.support import wait_until_sync
 
 from .kit import LONG_S, Cli, started
@@ -94,6 +106,50 @@ async def test_what_the_server_counts(
     server: ServerProcess, fresh_queue: Callable[[], str]
 ) -> None:
     await put(server.url, fresh_queue())
+
+
+async def test_poisoned_keys_are_counted(
+    server: ServerProcess, fresh_queue: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = fresh_queue()
+    topology = TopologyBuilder(queue).sequenced(SequenceFailure.FAIL_ALL).routing_shards(2)
+    topic = SequencedTopic(
+        str, key=lambda text: text[0], topology=topology.hold_queue(1).dlq().build()
+    )
+    reads: list[int] = []
+
+    async def counted(js: jetstream.JetStream, stream: str, sequence: int) -> Any:
+        reads.append(sequence)
+        return await next_messages(js, stream, sequence)
+
+    monkeypatch.setattr(_poison_counts, "next_messages", counted)
+    async with open_broker(NatsConfig(server.url)) as broker:
+        await broker.declare(topic)
+        looker = Looker(broker.backend.js, [queue], ask_processes=False)  # type: ignore[attr-defined]
+
+        async def poisoned() -> int | None:
+            [found] = (await looker.look())["topics"]
+            assert found["fails_all"] is True
+            return cast("int | None", found["poisoned"])
+
+        assert (await poisoned(), reads) == (0, [])
+        await broker.publisher().publish_batch(topic, ["a1", "b1", "c1", "a2"])
+
+        async def reject(message: str) -> Outcome:
+            return Outcome.REJECT
+
+        async with consuming(broker, topic, reject):
+            with trio.fail_after(LONG_S):
+                while await poisoned() != 3:  # noqa: ASYNC110 - as `top` does
+                    await trio.sleep(0.02)
+        assert await poisoned() == 3
+        del reads[:]
+        assert (await poisoned(), reads) == (3, [])  # nothing was written: nothing is read
+        assert await broker.release(topic, "b")
+        assert (await poisoned(), len(reads)) == (2, 1)
+        monkeypatch.setattr(_poison_counts, "MOST", 2)
+        assert await broker.release(topic, "c")
+        assert await poisoned() is None
 
 
 def test_side_streams_are_no_topics(
@@ -277,7 +333,8 @@ class Screen:
 def topic(name: str, **more: Any) -> dict[str, Any]:
     numbers = ("pending", "in_flight", "held", "dead", "redelivered", "pulls", "durables")
     rates = {"stored_per_s": 0.0, "settled_per_s": 0.0}
-    return {"queue": name, **dict.fromkeys(numbers, 0), **rates, **more}
+    poison = {"fails_all": False, "poisoned": None}
+    return {"queue": name, **dict.fromkeys(numbers, 0), **rates, **poison, **more}
 
 
 def node(name: str, *children: Any, **more: Any) -> dict[str, Any]:
@@ -316,6 +373,19 @@ def test_quiet_topics_are_counted() -> None:
     assert "q3" not in text
     assert f"and {BUSY} topics more" in text
     assert "q3" in drawn(topics=many[:BUSY])
+
+
+def test_poisoned_keys_have_a_column_where_there_may_be_some() -> None:
+    assert "poisoned" not in drawn(topics=[topic("orders")])
+    some = topic("accounts", fails_all=True, poisoned=3, dead=7)
+    unknown = topic("ledger", fails_all=True)
+    head, *rows = drawn(topics=[topic("orders"), some, unknown]).splitlines()[2:6]
+    end = head.index("poisoned") + len("poisoned")
+    shown = {row.split()[0]: row[end - len("poisoned") : end].strip() for row in rows}
+    assert shown == {"orders": "", "accounts": "3", "ledger": "?"}
+    # A topic whose keys wait to be released is not at rest.
+    many = [topic(f"q{n}") for n in range(BUSY)] + [some]
+    assert "accounts" in drawn(topics=many)
 
 
 def test_shards_that_are_well_are_counted_and_others_are_shown() -> None:

@@ -1,8 +1,8 @@
 """The programs in the documentation are run, and print what it says they print.
 
 A block that follows a line `<!-- complete -->` is a whole program; `<!-- complete, python 3.11 -->`
-one that needs that version. A `text` block right below it is what it must print. On the pages about
-actors, and on the one for those who come from shove, every block must be one.
+one that needs that version. A `text` block right below it is what it must print. On the pages of
+`WHOLE` every block must be one; `test_parts.py` runs what is not complete on the others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ def snippets() -> list[Snippet]:
         for match in PROGRAM.finditer(text):
             line = text.count("\n", 0, match.start()) + 1
             needs = int(match["major"] or 3), int(match["minor"] or 10)
-            found.append(Snippet(f"{page.name}:{line}", match["code"], match["output"], needs))
+            where = f"{page.relative_to(DOCS).as_posix()}:{line}"
+            found.append(Snippet(where, match["code"], match["output"], needs))
     return found
 
 
@@ -60,7 +61,11 @@ def test_it_prints_what_the_page_says(snippet: Snippet) -> None:
         assert done.stdout == snippet.output
 
 
-WHOLE = [*sorted(DOCS.glob("actors*.md")), DOCS / "from-shove.md"]
+WHOLE = [
+    *sorted(DOCS.glob("actors*.md")),
+    *sorted((DOCS / "how-to").glob("*.md")),
+    *(DOCS / name for name in ("concepts.md", "first-message.md", "from-shove.md", "index.md")),
+]
 
 
 @pytest.mark.parametrize("page", WHOLE, ids=lambda page: page.name)

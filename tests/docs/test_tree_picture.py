@@ -42,7 +42,7 @@ async def handle(message: bytes) -> Outcome:
     return Outcome.ACK
 
 
-async def draw() -> str:
+async def tree() -> RuleNode:
     """The tree of a broker in memory with one group."""
     async with open_broker(MemoryConfig()) as broker, trio.open_nursery() as nursery:
         await broker.declare(ORDERS, LEDGER)
@@ -53,7 +53,11 @@ async def draw() -> str:
         await nursery.start(group.serve)
         root = rules(broker)
         group.stop()
-    return "".join(f"{line}\n" for line in rule_lines(first_group(root)))
+    return first_group(root)
+
+
+async def draw() -> str:
+    return "".join(f"{line}\n" for line in rule_lines(await tree()))
 
 
 def first_group(node: RuleNode) -> RuleNode:

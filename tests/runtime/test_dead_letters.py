@@ -8,6 +8,8 @@ import trio
 
 from shove_actors import (
     Broker,
+    DeadLetter,
+    LetterFilter,
     Outcome,
     Reject,
     SequencedTopic,
@@ -26,8 +28,6 @@ from shove_actors.runtime._dead_letters import (
     NO_KEY,
     NO_SUBJECT,
     POISONED,
-    DeadLetter,
-    LetterFilter,
     browse,
     purge,
     replay,
@@ -248,7 +248,7 @@ async def test_usage(world: World, clock: Clock) -> None:
             await looked(broker, world.topic())
     for wrong in ({"limit": 0}, {"older_than": -1.0}, {"newer_than": float("nan")}):
         with pytest.raises(UsageError, match=next(iter(wrong))):
-            LetterFilter(**wrong)  # type: ignore[arg-type]
+            LetterFilter(**wrong)
 
 
 def test_letters_sort_by_when_their_messages_were_stored() -> None:

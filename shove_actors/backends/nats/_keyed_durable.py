@@ -10,7 +10,6 @@ What the server does (2.15.1; docs/keyed.md has the whole list)
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING, Final
 
 import trio
@@ -55,11 +54,6 @@ class NatsPinned:
         self._bucket = owners_bucket(spec.stream)
         self._name = spec.keyed.record
         self._last_acked: bytes | None = None
-        #: Acknowledged, and not known to be read; the newest last.
-        self._sent: deque[Delivery] = deque()
-        #: An answer is on its way. What was asked for in an earlier era does not count.
-        self._asked = False
-        self._era = 0
         pin_s = pin_timeout(spec.ack_wait_s)
         self.patience_s = pin_s * 2
         #: When the silence of the server means that something is wrong (Trio time).
@@ -81,7 +75,8 @@ class NatsPinned:
 
     @property
     def connected(self) -> bool:
-        return self._conn.connected
+        # While it is looked for, the durable may be another one: nothing is to be settled in it.
+        return self._conn.connected and not self.lane.recovery.active
 
     # ------------------------------------------------------------------ asking
 
@@ -106,49 +101,25 @@ class NatsPinned:
         self._backend.start_soon(self._conn.unsubscribe, old)
 
     def ack(self, delivery: Delivery) -> None:
-        self._last_acked = delivery.reply
-        self._sent.append(delivery)
-        if self._asked:
-            self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
-        else:
-            self._ask(delivery)
+        self._last_acked = reply = delivery.reply
+        self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
 
-    def _ask(self, delivery: Delivery) -> None:
-        """Acknowledge it, with an answer, which proves all that were sent before it."""
-        self._asked = True
-        answer = self._conn.replies.expect(self._read, (self._era, delivery))
+    def ask(self, delivery: Delivery, ticket: int) -> None:
+        self._last_acked = delivery.reply
+        answer = self._conn.replies.expect(self._answered, ticket)
         self._conn.write(pub(delivery.reply, answer, b"+ACK"))
 
-    def _read(
-        self, argument: object, header_block: bytes | None, payload: bytes | Exception
+    def _answered(
+        self, ticket: object, header_block: bytes | None, payload: bytes | Exception
     ) -> None:
-        assert isinstance(argument, tuple)
-        era, asked = argument
-        if era != self._era:
-            return
         if isinstance(payload, Exception) or (not payload and status_of(header_block)):
-            self._prove_nothing()
-            return
-        self._asked = False
-        while self._sent:
-            delivery = self._sent.popleft()
-            self.lane.settled(delivery)
-            if delivery is asked:
-                break
-        if self._sent and not self._asked:
-            # Those that were sent since: the last of them once more, which the server answers.
-            self._ask(self._sent[-1])
+            return  # nobody has read it
+        assert isinstance(ticket, int)
+        self.lane.acks.answered(ticket)
 
-    def _prove_nothing(self) -> None:
-        """Of what was sent so far: the lane looks after it."""
-        self._era += 1
-        self._asked = False
-        self._sent.clear()
-
-    async def is_gone(self, sequence: int) -> bool:
-        self._prove_nothing()  # what was asked for would have been answered long ago
+    async def first_stored(self, sequence: int) -> float:
         found = await self._js.next_message(self._spec.stream, sequence)
-        return found is None or found.sequence != sequence
+        return _NEVER if found is None else found.sequence
 
     async def confirm(self) -> bool:
         """As `Settles.confirm`: the last acknowledgement once more, with an answer."""
@@ -179,8 +150,6 @@ class NatsPinned:
         return pinned, int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
 
     async def rewind(self) -> None:
-        # What it reads behind that it may ignore, and yet answer what comes later.
-        self._prove_nothing()
         await self._js.call(f"CONSUMER.RESET.{self._spec.stream}.{self._spec.durable}", {})
 
     async def unpin(self) -> None:
@@ -257,6 +226,8 @@ class NatsPinned:
         if verdict is Verdict.ALIVE:
             self.lane.heartbeat(_number(header_block, b"Nats-Last-Consumer"))
         elif verdict in (Verdict.RETURNED, Verdict.LEAVING):
+            if verdict is Verdict.LEAVING:
+                self.lane.acks.doubt()  # what came between two leaders nobody has read
             self.lane.pull_ended(_number(header_block, b"Nats-Pending-Messages"))
         elif verdict is Verdict.VANISHED:
             self.lane.vanished(f"{code} {text}", deleted=code == 409)
@@ -329,6 +300,7 @@ class NatsKeyedLane(KeyedLane):
     def on_missed_heartbeats(self) -> None:
         self._pinned.deadline = _NEVER
         self._pinned.begin()
+        self.acks.doubt()
         self.pull_ended(None)
         self.vanished("missed heartbeats", deleted=False)
 

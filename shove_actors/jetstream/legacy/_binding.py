@@ -14,6 +14,9 @@ from shove_actors._errors import (
 from shove_actors.jetstream._consumer import ConsumerConfig
 from shove_actors.jetstream._consumer_info import ConsumerInfo
 from shove_actors.jetstream._context import JetStream
+from shove_actors.jetstream._options import check_text
+from shove_actors.jetstream._typed import check_settings
+from shove_actors.jetstream._wire import check_subject
 
 from ._config import difference
 from ._options import OURS, SubscribeOptions
@@ -29,6 +32,13 @@ class Bound:
     stream: str
     info: ConsumerInfo
     created: bool
+
+
+def check_subscribe(subject: str, options: SubscribeOptions) -> None:
+    """Raises `InvalidOption`, before anything is sent."""
+    check_settings(SubscribeOptions, options)
+    if check_text("subject", subject):
+        check_subject(subject)
 
 
 async def stream_of(js: JetStream, subject: str, options: SubscribeOptions) -> str:

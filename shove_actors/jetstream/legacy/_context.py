@@ -16,6 +16,13 @@ from shove_actors.jetstream._context import JetStream
 from shove_actors.jetstream._lister import Lister
 from shove_actors.jetstream._message import Message
 from shove_actors.jetstream._open import connect as new_connect
+from shove_actors.jetstream._options import (
+    check_callback,
+    check_count,
+    check_function,
+    check_kind,
+    check_text,
+)
 from shove_actors.jetstream._ordered import OrderedConsumer
 from shove_actors.jetstream._pub_ack import PubAck
 from shove_actors.jetstream._publish_future import PublishFuture
@@ -24,8 +31,9 @@ from shove_actors.jetstream._push import PushConsumer
 from shove_actors.jetstream._raw_message import RawMessage
 from shove_actors.jetstream._stream import StreamConfig
 from shove_actors.jetstream._stream_info import StreamInfo
+from shove_actors.jetstream._wire import check_subject
 
-from ._binding import bind, stream_of
+from ._binding import bind, check_subscribe, stream_of
 from ._config import ConsumerConfig, difference
 from ._subscription import (
     Callback,
@@ -118,14 +126,17 @@ class JetStreamContext:
 
     async def stream_name_by_subject(self, subject: str) -> str:
         """`JetStream.stream_name_by_subject`; raises `StreamNotFound` where that gives None."""
+        check_subject(subject)
         return await stream_of(self.js, subject, {})
 
     async def get_msg(self, stream: str, sequence: int) -> RawMessage:
         """In new code: `Stream.get_message`."""
+        check_count("sequence", sequence)
         return await (await self.js.stream(stream)).get_message(sequence)
 
     async def get_last_msg(self, stream: str, subject: str) -> RawMessage:
         """In new code: `Stream.get_last_message`."""
+        check_subject(subject)
         return await (await self.js.stream(stream)).get_last_message(subject)
 
     async def delete_msg(self, stream: str, sequence: int) -> None:
@@ -150,8 +161,7 @@ class JetStreamContext:
         **The default ack policy is "none"** (see `legacy.ConsumerConfig`). An existing consumer
         that is the same in what is set here is returned, another one raises `ConsumerExists`.
         """
-        base = ConsumerConfig() if config is None else config
-        wanted = replace(base, **settings) if settings else base  # type: ignore[arg-type]
+        wanted = _merged(config, settings)
         name = wanted.name or wanted.durable_name
         if name is not None:
             try:
@@ -173,8 +183,7 @@ class JetStreamContext:
         **settings: Unpack[ConsumerSettings],
     ) -> ConsumerInfo:
         """In new code: `Stream.update_consumer`. Replaces the whole configuration."""
-        base = ConsumerConfig() if config is None else config
-        wanted = replace(base, **settings) if settings else base  # type: ignore[arg-type]
+        wanted = _merged(config, settings)
         if not (wanted.name or wanted.durable_name):
             raise InvalidOption("update_consumer needs the consumer's name or durable_name")
         return await self.js.put_consumer(stream, wanted, "update")
@@ -205,6 +214,7 @@ class JetStreamContext:
 
     async def publish_msg(self, message: PubMessage, **options: Unpack[PublishOptions]) -> PubAck:
         """`JetStream.publish` with a message."""
+        check_kind("message", message, PubMessage, "a PubMessage")
         return await self.js.publish(message, **options)
 
     async def publish_async(
@@ -226,6 +236,7 @@ class JetStreamContext:
         **options: Unpack[PublishOptions],
     ) -> PublishFuture:
         """`JetStream.publish_async` with a message."""
+        check_kind("message", message, PubMessage, "a PubMessage")
         return await self.js.publish_async(message, stall_wait=stall_wait, **options)
 
     @property
@@ -258,6 +269,10 @@ class JetStreamContext:
         callback it is not, and the exception leaves the block, or goes to `on_error`.
         Leaving the block deletes the consumer if this call has made it.
         """
+        check_subscribe(subject, options)
+        check_function("callback", callback)
+        if on_error is not None:
+            check_callback("on_error", on_error)
         acks = not options.get("manual_ack") and options.get("ack_policy") != "none"
         if options.get("ordered"):
             stream = await stream_of(self.js, subject, options)
@@ -296,6 +311,7 @@ class JetStreamContext:
 
         In new code: `Consumer.messages`, or `Consumer.next`. Nothing is acknowledged by itself.
         """
+        check_subscribe(subject, options)
         if options.get("ordered"):
             stream = await stream_of(self.js, subject, options)
             async with self._ordered(stream, subject, options) as ordered:
@@ -329,12 +345,14 @@ class JetStreamContext:
         In new code: nothing but a pull consumer, which is shared by whoever reads it; or a push
         consumer with `deliver_group`. The group's name is the durable's, unless one is given.
         """
+        check_text("queue", queue, empty=False)
         return self.subscribe(subject, callback, on_error=on_error, **options, queue=queue)
 
     def queue_subscribe_sync(
         self, subject: str, queue: str, **options: Unpack[QueueOptions]
     ) -> AbstractAsyncContextManager[SyncSubscription]:
         """As `queue_subscribe`, without a callback."""
+        check_text("queue", queue, empty=False)
         return self.subscribe_sync(subject, **options, queue=queue)
 
     @asynccontextmanager
@@ -346,7 +364,9 @@ class JetStreamContext:
         In new code: `Stream.create_or_update_consumer` and `Consumer.fetch`, which waits for the
         full batch. With `durable=""` it is an ephemeral one.
         """
+        check_text("durable", durable)
         wanted: SubscribeOptions = {**options, "durable": durable or None, "queue": None}
+        check_subscribe(subject, wanted)
         bound = await bind(self.js, subject, wanted, pull=True, waits=False)
         pull = PullSubscription(self.js, bound.info, created=bound.created)
         async with _ending(pull):
@@ -381,3 +401,9 @@ async def _ending(subscription: Subscription) -> AsyncIterator[None]:
     finally:
         subscription._ended = True
         await subscription._delete()
+
+
+def _merged(config: NewConsumerConfig | None, settings: ConsumerSettings) -> NewConsumerConfig:
+    base = ConsumerConfig() if config is None else config
+    check_kind("config", base, NewConsumerConfig, "a ConsumerConfig, or keywords such as name=")
+    return replace(base, **settings) if settings else base  # type: ignore[arg-type]

@@ -17,7 +17,7 @@ from shove_actors._errors import (
     ShoveError,
     UsageError,
 )
-from shove_actors.jetstream._consume import Consuming
+from shove_actors.jetstream._consume import Consuming, refuse_inside
 from shove_actors.jetstream._consumer_handle import Consumer
 from shove_actors.jetstream._consumer_info import ConsumerInfo
 from shove_actors.jetstream._context import JetStream
@@ -136,6 +136,7 @@ class PushSubscription(Subscription):
 
     async def _process_rest(self) -> None:
         assert self._loop is not None
+        refuse_inside(self._loop, "drain()")
         await self._loop.drain()
         await self._loop.wait_closed()
 
@@ -151,6 +152,8 @@ class SyncSubscription(Subscription):
 
     async def next_msg(self, timeout: float | None = None) -> Message:
         """Legacy name of `MessageIterator.next`. Raises `FetchTimeout` (a `TimeoutError`)."""
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         return await self._messages.next(timeout)
 
     async def receive(self) -> Message:

@@ -1,0 +1,180 @@
+"""How a keyed lane settles: the next message of a key waits until the server has read the last one.
+
+Whoever follows us, after whatever crash, must never be given a message that comes before one of its
+key that we have begun. So a message is begun once the acknowledgement of the one before is *known*
+to have been read. That takes an answer; and an answer per message would cost as much as the message
+(measured: a third of the server's time, and one more pass of the event loop here). So most
+acknowledgements are sent without a question:
+
+* A key of which nothing else is in hand waits for nothing. Its acknowledgement stays unproven, and
+  only the key is remembered. If its next message comes before there was a reason to ask, that is
+  the reason.
+* Acknowledgements of one durable that are sent one after another on one connection are read in that
+  order. So an answer to the last one proves all that were sent before, for every key. One question
+  at a time is under way; what ends meanwhile waits for the next one.
+* When many are unproven, or none was asked for in a while, a question is asked for all of them, so
+  that keys are not kept in memory.
+
+What an answer proves
+    "Read in that order" holds only while none is left out. One may be, and a later one be answered
+    all the same,
+
+    (a) when the connection was cut, or the durable's leader changed, in between;
+    (b) when the durable was rewound: it ignores what it has not delivered since, and answers what
+        it has. Our own rewind we know of before it leaves us. Somebody else's shows in the count of
+        deliveries. Everything that was ignored is delivered again, in the order of the stream, so
+        *before* anything that comes after it and could be answered: what comes again arrives here
+        before the answer.
+
+    So at (a), before our own rewind, and whenever a delivery does not fit (it is thrown away), all
+    that is unproven is *doubted*: no answer proves it, neither one that is under way nor a later
+    one. A delivery that fits and is settled already is acknowledged again, and from then on belongs
+    to those that the next question proves, not to those of the present one.
+
+    The doubted are looked for in the stream, which forgets a message when its acknowledgement was
+    read: one request for each that is still there, and for each gap one. What is still there is
+    acknowledged again.
+
+Nothing else depends on it: the lease, taking over and handing on do not ask what is unproven. A
+drain asks once (`PinnedDurable.confirm`), so that the next owner does not repeat anything.
+
+Tests: `properties/test_keyed_machine.py` and the planted defects of `test_keyed_planted.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final
+
+import trio
+
+from shove_actors._errors import ShoveError
+
+from ._delivery import Delivery
+from ._keyed_buffer import KeyedBuffer
+from ._pinned import PinnedDurable
+
+#: A question that was not answered for so long never will be. So long may an acknowledgement that
+#: nobody waits for be without a question.
+UNHEARD_S: Final = 1.0
+#: Between two looks for what is doubted.
+LOOK_S: Final = 0.25
+_SEQUENCE: Final = attrgetter("sequence")
+
+
+class KeyedAcks:
+    """Of one lane."""
+
+    __slots__ = ("_buffer", "_durable", "_stir", "_ticket")
+
+    def __init__(self, durable: PinnedDurable, buffer: KeyedBuffer) -> None:
+        self._durable = durable
+        self._buffer = buffer
+        #: Of the question that is under way.
+        self._ticket = 0
+        self._stir = trio.Event()
+
+    @property
+    def unproven(self) -> int:
+        """Keys in memory whose latest message is settled, and not known to be."""
+        return self._buffer.lanes.unproven
+
+    @property
+    def asked(self) -> Iterable[Delivery]:
+        """What the question that is under way is about."""
+        return self._buffer.lanes.asked
+
+    def send(self, delivery: Delivery) -> None:
+        """Its handler has ended well."""
+        buffer = self._buffer
+        buffer.ended(delivery)
+        if not self._durable.connected:
+            # It is not sent, and an answer to a later one must not prove it.
+            self.doubt()
+            return
+        lanes = buffer.lanes
+        if lanes.wants_proof:
+            self._ask(delivery)
+        else:
+            self._durable.ack(delivery)
+            if not self._stir.is_set():
+                self._stir.set()
+
+    def ask_if_needed(self) -> None:
+        """A message has come, whose key is unproven perhaps."""
+        lanes = self._buffer.lanes
+        if lanes.wants_proof and self._durable.connected:
+            self._ask()
+
+    def send_again(self, delivery: Delivery) -> None:
+        """It was settled, and was delivered again."""
+        if self._durable.connected:
+            self._durable.ack(delivery)
+            sequence = delivery.sequence
+            self._buffer.lanes.resent(lambda item: item.sequence == sequence)
+            self.ask_if_needed()
+
+    def answered(self, ticket: int) -> None:
+        """From the backend."""
+        if ticket == self._ticket:
+            self._buffer.answered()
+            self.ask_if_needed()
+
+    def doubt(self) -> None:
+        """An acknowledgement may have been left out, whatever is answered from now on."""
+        self._ticket += 1
+        lanes = self._buffer.lanes
+        if lanes.unproven:
+            lanes.doubt()
+            self._stir.set()
+
+    def _ask(self, unsent: Delivery | None = None) -> None:
+        self._ticket += 1
+        last = max(self._buffer.lanes.ask(), key=_SEQUENCE)
+        if unsent is not None and unsent is not last:
+            self._durable.ack(unsent)
+        self._durable.ask(last, self._ticket)
+        self._stir.set()
+
+    async def look_after(self) -> None:
+        """What no answer came for, and what nobody has asked for."""
+        while True:
+            lanes = self._buffer.lanes
+            if lanes.doubted:
+                if self._durable.connected:
+                    await self._look_for_doubted()
+                await trio.sleep(LOOK_S)
+            elif lanes.unproven:
+                ticket = self._ticket
+                await trio.sleep(UNHEARD_S)
+                if lanes is not self._buffer.lanes or ticket != self._ticket:
+                    continue
+                if lanes.asking:
+                    self.doubt()
+                elif lanes.fresh and self._durable.connected:
+                    self._ask()
+            else:
+                self._stir = trio.Event()
+                await self._stir.wait()
+
+    async def _look_for_doubted(self) -> None:
+        lanes = self._buffer.lanes
+        looked_for = sorted((item.sequence, key) for key, item in lanes.doubted.items())
+        stored = 0
+        for sequence, key in looked_for:
+            item = lanes.doubted.get(key)
+            if item is None or item.sequence != sequence:
+                continue  # settled anew meanwhile
+            if stored < sequence:
+                try:
+                    with trio.fail_after(UNHEARD_S):
+                        stored = await self._durable.first_stored(sequence)
+                except (ShoveError, trio.TooSlowError):
+                    return
+                if lanes is not self._buffer.lanes or lanes.doubted.get(key) is not item:
+                    continue
+            if stored > sequence:
+                self._buffer.proven(key)
+            elif self._durable.connected:
+                self._durable.ack(item)
