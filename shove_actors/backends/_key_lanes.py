@@ -75,7 +75,8 @@ class KeyLanes(Generic[K, T]):
             raise UsageError(f"max_in_flight={max_in_flight}: at least 1")
         self._max = max_in_flight
         #: By key; the first of each is in flight, ready, or waits for its next try.
-        self._items: dict[K, deque[T]] = {}
+        #: Lists, and none is long: a deque takes 600 bytes, and longer to make than to use.
+        self._items: dict[K, list[T]] = {}
         #: Keys whose first item may be taken.
         self._ready: deque[K] = deque()
         self._in_flight: set[K] = set()
@@ -125,7 +126,7 @@ class KeyLanes(Generic[K, T]):
         if items is not None:
             items.append(item)
             return
-        self._items[key] = deque((item,))
+        self._items[key] = [item]
         if key in self._fresh:
             self._urgent = True
         elif key not in self._asked and key not in self._doubted:
@@ -145,7 +146,7 @@ class KeyLanes(Generic[K, T]):
         """What was in flight of this key is settled, and the server may not know it."""
         self._in_flight.remove(key)
         items = self._items[key]
-        self._fresh[key] = items.popleft()
+        self._fresh[key] = items.pop(0)
         self._count -= 1
         if items:
             self._blocked[key] = None
@@ -157,7 +158,7 @@ class KeyLanes(Generic[K, T]):
         """What was in flight of this key is nobody's any more."""
         self._in_flight.remove(key)
         items = self._items[key]
-        items.popleft()
+        items.pop(0)
         self._count -= 1
         if items:
             self._ready.append(key)
@@ -264,10 +265,8 @@ class KeyLanes(Generic[K, T]):
         for key in list(self._items):
             items = self._items[key]
             if key in self._in_flight:
-                first = items.popleft()
-                dropped.extend(items)
-                items.clear()
-                items.append(first)
+                dropped.extend(items[1:])
+                del items[1:]
             else:
                 dropped.extend(items)
                 del self._items[key]

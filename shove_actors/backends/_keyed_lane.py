@@ -54,7 +54,7 @@ class KeyedLane:
         if spec.keyed is None:
             raise UsageError(f"{spec.durable!r} has no keyed lane")
         self._spec = spec
-        self._keyed = spec.keyed
+        self._key_of = spec.keyed.key_of
         self._durable = durable
         self.ownership = Ownership(f"{os.getpid()}-{os.urandom(6).hex()}", spec.ack_wait_s)
         self._buffer = KeyedBuffer(spec.keyed.max_in_flight)
@@ -154,8 +154,9 @@ class KeyedLane:
 
     def receive_nowait(self) -> Delivery:
         # Also in the pass in which the process was stopped, before the keeper has looked.
-        if trio.current_time() >= self.ownership.lapses_at:
-            self._look(trio.current_time())
+        now = trio.current_time()
+        if now >= self.ownership.lapses_at:
+            self._look(now)
         delivery = self._buffer.receive_nowait()
         self._taken[delivery] = None
         return delivery
@@ -287,10 +288,10 @@ class KeyedLane:
         timestamp_ns: int,
         reply: bytes,
         *,
+        now: float,
         requested: bool = True,
     ) -> None:
         """A message. `requested`: of a pull that counts (`PinnedDurable.begin`)."""
-        now = trio.current_time()
         own = self.ownership
         if own.leaving or now >= own.lapses_at:
             self._look(now)
@@ -302,17 +303,21 @@ class KeyedLane:
         if fate is Fate.NEW:
             record = own.record
             assert record is not None
-            delivery = self._delivery(
+            delivery = Delivery(
+                self,
                 subject,
                 payload,
                 raw_headers,
+                self._spec.stream,
                 sequence,
-                record.deliveries(sequence),
+                1 if sequence > record.high else record.deliveries(sequence),
                 timestamp_ns,
+                own.proof,
                 reply,
             )
+            delivery.tenure = self._requests.tenure
             delivery.arrived_at = now
-            delivery.key = self._keyed.key_of(delivery)
+            delivery.key = self._key_of(delivery)
             self._held[sequence] = delivery
             self._buffer.push(delivery)
             self.acks.ask_if_needed()

@@ -38,6 +38,7 @@ from shove_actors._errors import (
     PermissionDenied,
 )
 from shove_actors._groups import unwrapped
+from shove_actors._log import about
 from shove_actors._real_clock import refuse_mock_clock
 
 from ._config import NatsConfig, Resolved, ServerAddress
@@ -379,7 +380,11 @@ class Connection(Traffic):
         exc = context.get("exception")
         text = self._text(exc) if isinstance(exc, BaseException) else str(context.get("message"))
         text = self._config.redact(text)
-        logger.warning("asyncio reported a failure in the NATS client: %s", text)
+        logger.warning(
+            "asyncio reported a failure in the NATS client: %s",
+            text,
+            extra=about("client_failed"),
+        )
         error = ConnectionError(f"failure inside the NATS client: {text}")
         if self._link is not None:
             self._link.client.fail(error)

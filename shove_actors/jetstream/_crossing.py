@@ -19,6 +19,8 @@ from typing import Any, TypeVar
 import trio
 import trio_asyncio
 
+from shove_actors._log import about
+
 logger = logging.getLogger("shove_actors.jetstream")
 
 #: How long a cancelled call may take to let go. Cleaning up takes a few passes of the loop.
@@ -57,7 +59,9 @@ async def cross(
             await done.wait()
         if not task.done():
             name = getattr(coroutine, "__qualname__", "a call")
-            logger.warning("%s ignores its cancellation; it is left behind", name)
+            logger.warning(
+                "%s ignores its cancellation; it is left behind", name, extra=about("call_left")
+            )
 
             def left(_: object) -> None:
                 if not task.cancelled() and task.exception() is None and dispose is not None:

@@ -267,6 +267,8 @@ class Dialer:
             # With TLS 1.3 a certificate is refused after our side has finished its handshake. The
             # alert that says so may be lost to the write that is under way.
             text += "; it may refuse the client certificate (tls_client_cert)"
+        if isinstance(failure, ConnectionRefusedError):
+            text += "; nobody listens there: start `nats-server -js`, or correct the address"
         return ConnectionError(f"cannot connect to {where}: {text}")
 
 

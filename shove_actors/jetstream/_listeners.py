@@ -9,6 +9,8 @@ import inspect
 import logging
 from collections.abc import Callable
 
+from shove_actors._log import about
+
 from ._config import NatsConfig
 from ._events import ConnectionEvent
 
@@ -39,7 +41,9 @@ class Listeners:
             try:
                 listener(event)
             except Exception:
-                logger.exception("a connection listener failed and was removed")
+                logger.exception(
+                    "a connection listener failed and was removed", extra=about("listener_failed")
+                )
                 self.remove(listener)
 
     def _call_user(self, event: ConnectionEvent) -> None:
@@ -61,4 +65,8 @@ class Listeners:
                     answer.close()
                     raise TypeError("it is async, and nobody awaits it: give a plain function")
             except Exception:
-                logger.exception("the on_%s callback failed", event.kind)
+                logger.exception(
+                    "the on_%s callback failed",
+                    event.kind,
+                    extra=about("connection_callback_failed", callback=f"on_{event.kind}"),
+                )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 import trio
 
+from shove_actors._errors import ConnectionError
 from shove_actors._groups import unwrapped
 from shove_actors._real_clock import require_trio
 
@@ -16,6 +18,9 @@ from ._config import NatsConfig
 from ._connection import Connection
 from ._context import JetStream
 from ._context_options import JetStreamOptions
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -38,15 +43,25 @@ async def open_connection(
 
     Settings are the fields of `NatsConfig`. Raises `ConfigError`, or `ConnectionError` when the
     connection cannot be had. When it is given up for good later, the block is cancelled and
-    `ConnectionError` leaves it. An exception of the block leaves it as it is; if both happen, a
-    group with both. Leaving the block flushes for at most two seconds; no task, socket or asyncio
-    loop is left.
+    `ConnectionError` leaves it, alone, also when something in the block has failed because of it
+    (such as a reader with `ConnectionClosed`). An exception of the block leaves it as it is; if
+    both happen, a group with both. Leaving the block flushes for at most two seconds; no task,
+    socket or asyncio loop is left.
     """
     require_trio("jetstream.connect")
     connection = Connection(_config(servers, settings))
-    with unwrapped(layers=1):
+    given_up: list[ConnectionError] = []
+
+    async def run(*, task_status: trio.TaskStatus[None]) -> None:
+        try:
+            await connection.run(task_status=task_status)
+        except ConnectionError as exc:
+            given_up.append(exc)
+            raise
+
+    with _one_cause(given_up), unwrapped(layers=1):
         async with trio.open_nursery() as nursery:
-            await nursery.start(connection.run)
+            await nursery.start(run)
             try:
                 yield connection
             finally:
@@ -73,6 +88,29 @@ async def connect(
     async with open_connection(config, **all_of_them) as connection:
         async with JetStream(connection, **options) as js:
             yield js
+
+
+@contextmanager
+def _one_cause(given_up: list[ConnectionError]) -> Iterator[None]:
+    """A connection that is given up fails whoever waits for it, in the same pass. That is one
+    failure, and it leaves the block as such."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        if not given_up or not all(isinstance(one, ConnectionError) for one in _leaves(group)):
+            raise
+        error = given_up[0]
+    else:
+        return
+    raise error
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 def _config(servers: NatsConfig | str | Sequence[str], settings: Any) -> NatsConfig:

@@ -6,7 +6,10 @@ before it has been taken. A heartbeat that says "stalled" is answered at once, u
 question waits here already.
 
 Two missed heartbeats are no loss by themselves; but a deleted consumer says nothing, so the server
-is asked whether it still exists.
+is asked whether it still exists. Without heartbeats silence means nothing either, so it is asked
+after `QUIET_S` of it, and again after as much more: one small request, and only while a reader
+waits. (The advisory of the deletion would be quicker, but whoever may not subscribe to
+`$JS.EVENT.>`, or uses another account's stream, does not get it.)
 """
 
 from __future__ import annotations
@@ -47,6 +50,9 @@ from ._wire import header_value, pub, status_of
 if TYPE_CHECKING:
     from ._context import JetStream
 
+#: How long a consumer without heartbeats may be silent before the server is asked about it.
+QUIET_S = 10.0
+
 _Reading = TypeVar("_Reading")
 
 
@@ -68,7 +74,9 @@ class PushReader(Inlet[Message | bytes]):
         self._conn = conn
         self._subject = (info.config.deliver_subject or "").encode()
         self._queue = (info.config.deliver_group or "").encode()
-        self._patience_s = 2 * (info.config.idle_heartbeat or NEVER)
+        beats = info.config.idle_heartbeat
+        self._has_beats = bool(beats)
+        self._patience_s = 2 * beats if beats else QUIET_S
         self._look_up = look_up
         self._on_error = check_on_error(on_error)
         self._nak_on_stop = nak_on_stop
@@ -93,8 +101,7 @@ class PushReader(Inlet[Message | bytes]):
         assert self._nursery is not None
         self._heard = trio.current_time()
         self._sid = self._conn.subscribe(self._subject, self._on_message, self._queue)
-        if self._patience_s != NEVER:
-            self._nursery.start_soon(self._keep)
+        self._nursery.start_soon(self._keep)
 
     def stop(self) -> None:
         if self._halt() and self._sid and self._nursery is not None:
@@ -232,9 +239,10 @@ class PushReader(Inlet[Message | bytes]):
             silent = trio.current_time() - self._heard >= self._patience_s
             if silent and self._waiters and self._conn.connected and self._ended is None:
                 self._heard = trio.current_time()
-                self.tell(
-                    NoHeartbeat(f"nothing was heard of {self.name} for {self._patience_s:g} s")
-                )
+                if self._has_beats:
+                    self.tell(
+                        NoHeartbeat(f"nothing was heard of {self.name} for {self._patience_s:g} s")
+                    )
                 self._begin_look()
             elif silent:
                 self._heard = trio.current_time()
@@ -251,6 +259,8 @@ class PushReader(Inlet[Message | bytes]):
             self._looking = False
         if isinstance(error, (ConsumerDeleted, NotPushConsumer)):
             self._end(error)
+        elif isinstance(error, PermissionDenied) and not self._has_beats:
+            self._patience_s = NEVER  # it would be refused each time, and reported
 
 
 class PushConsumer(ConsumerHandle):
@@ -269,8 +279,8 @@ class PushConsumer(ConsumerHandle):
     ) -> AbstractAsyncContextManager[Consuming]:
         """Call `await handler(message)` for one message at a time, in order.
 
-        As `Consumer.consume`. Raises `AlreadyConsuming`. A deleted consumer is noticed only with
-        `idle_heartbeat` (or at a reconnect): `ConsumerDeleted` ends the loop.
+        As `Consumer.consume`. Raises `AlreadyConsuming`. `ConsumerDeleted` ends the loop: noticed
+        after two intervals of `idle_heartbeat`, without one after ten seconds of silence.
         """
         check_handler(handler)
         reader = self._reader(on_error, nak_on_stop)

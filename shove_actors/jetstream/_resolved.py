@@ -11,13 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from shove_actors._errors import ConfigError
+from shove_actors._log import about
 
 from ._address import ServerAddress
 from ._credentials import check_creds_file
 from ._given_credentials import Credentials, ask
 from ._problem import Problem
 
-_log = logging.getLogger("shove_actors.jetstream")
+logger = logging.getLogger("shove_actors.jetstream")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -70,10 +71,18 @@ class Resolved:
         try:
             delay = float(self.custom_reconnect_delay(rounds))
         except Exception:
-            _log.exception("custom_reconnect_delay raised; waiting %.3g s instead", default)
+            logger.exception(
+                "custom_reconnect_delay raised; waiting %.3g s instead",
+                default,
+                extra=about("reconnect_delay_wrong"),
+            )
             return default
         if not (math.isfinite(delay) and delay >= 0):
-            _log.error("custom_reconnect_delay returned %r; it must be 0 or more seconds", delay)
+            logger.error(
+                "custom_reconnect_delay returned %r; it must be 0 or more seconds",
+                delay,
+                extra=about("reconnect_delay_wrong"),
+            )
             return default
         return delay
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+from shove_actors._log import about
+
 from ._wire import sub
 
 logger = logging.getLogger("shove_actors.jetstream")
@@ -82,5 +84,5 @@ class Subscriptions:
             entry[1](subject, reply, header_block, payload)
         except Exception as exc:
             # A sink must not raise; one that does is our bug, and must not stop the ingress.
-            logger.exception("a subscription's sink failed")
+            logger.exception("a subscription's sink failed", extra=about("sink_failed"))
             self._on_failure(exc)

@@ -86,7 +86,7 @@ class Topic(Generic[M]):
         if checked is not None and not isinstance(message, checked):
             raise EncodeError(
                 f"topic {self.queue!r} takes {type_name(self.message_type)}, not "
-                f"{type(message).__name__}"
+                f"{type(message).__name__}: publish that, or make a topic of another type"
             )
         try:
             payload = self._encode(message)

@@ -52,6 +52,11 @@ def resolve(handler: object, *, method: str = "handle") -> Resolved:
         if method != "handle" and not callable(handler):
             raise HandlerError(f"handler {name} has no {method} method")
         function = handler
+    if inspect.iscoroutine(handler):
+        handler.close()  # nobody will await it, and this error says all there is to say
+        raise HandlerError(
+            f"handler {name}(...) was called: give the function itself, {name} without parentheses"
+        )
     if not callable(function):
         raise HandlerError(
             f"handler {name} is neither a function nor an object with a `{method}` method"

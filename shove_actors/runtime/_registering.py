@@ -21,6 +21,14 @@ M = TypeVar("M")
 R = TypeVar("R", bound="Registering")
 
 
+def _checked(call: str, topic: Topic[M]) -> Topic[M]:
+    if not isinstance(topic, Topic):
+        raise UsageError(
+            f"{call} takes a topic and then its handler; the first is {type(topic).__name__}"
+        )
+    return topic
+
+
 class Registering:
     """The part of a group that is used before it runs."""
 
@@ -73,7 +81,7 @@ class Registering:
         """
         self._add(
             Registration(
-                topic,
+                _checked("register", topic),
                 self._options(
                     consumers,
                     prefetch=prefetch,
@@ -108,7 +116,7 @@ class Registering:
         """
         self._add(
             DeadRegistration(
-                topic,
+                _checked("register_dlq", topic),
                 self._options(
                     1,
                     max_retries=max_retries,

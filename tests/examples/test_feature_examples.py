@@ -202,10 +202,10 @@ def test_audited() -> None:
 def test_metrics() -> None:
     done = run("metrics")
     assert (done.returncode, done.stderr) == (0, "")
-    found = dict(
-        (re.sub(r'otel_scope_\w+="[^"]*",', "", name), float(value))
+    found = {
+        re.sub(r'otel_scope_\w+="[^"]*",', "", name): float(value)
         for name, _, value in (line.rpartition(" ") for line in done.stdout.splitlines())
-    )
+    }
     consumed = 'shove_messages_consumed_total{consumer_group="orders-consumer",outcome="%s",'
     consumed += 'topic="orders"}'
     counted = {outcome: found[consumed % outcome] for outcome in ("ack", "retry", "reject")}

@@ -28,6 +28,39 @@ def fast(url: str | list[str], **changes: Any) -> NatsConfig:
     return NatsConfig(url, **{**settings, **changes})
 
 
+class Lag:
+    """By how much this process, and the server if it is to be asked, were late for their turns."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def measure(self, connection: Connection | None) -> None:
+        while True:
+            began = trio.current_time()
+            await trio.sleep(0.01)
+            if connection is not None:
+                await connection.flush()
+            self.seconds += max(0.0, trio.current_time() - began - 0.015)
+
+
+@asynccontextmanager
+async def lag(connection: Connection | None = None) -> AsyncIterator[Lag]:
+    """For a bound of the specification that the machine must not widen by itself.
+
+        async with lag(js.connection) as late:
+            ...
+        assert took < 0.8 + late.seconds
+
+    On a quiet machine it stays near 0, so the bound is the table's; a machine that other programs
+    keep busy takes exactly as much more as it was seen to take.
+    """
+    late = Lag()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(late.measure, connection)
+        yield late
+        nursery.cancel_scope.cancel()
+
+
 class Events:
     """Every event of a connection, in order."""
 

@@ -13,7 +13,7 @@ from shove_actors._errors import (
     NoHeartbeat,
 )
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import Message, connect
+from shove_actors.jetstream import JetStream, Message, _push, connect
 from tests.support import wait_until
 
 from .kit import Events, fast
@@ -134,6 +134,45 @@ async def test_a_deleted_push_consumer_is_noticed(
         with trio.fail_after(10), pytest.raises(ConsumerDeleted):
             await consume()
         assert [type(error) for error in notices.all] == [NoHeartbeat, ConsumerDeleted]
+
+
+@pytest.mark.parametrize("how", ["consumer", "stream"])
+async def test_a_deletion_is_noticed_without_heartbeats(
+    server: ServerProcess, fresh_queue: Fresh, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """Silence tells nothing then; so the server is asked, after some of it."""
+    monkeypatch.setattr(_push, "QUIET_S", 0.3)
+    name = fresh_queue()
+    async with stream_of(server.url, name) as stream:
+        consumer = await stream.create_push_consumer(durable_name="p", deliver_subject=f"to.{name}")
+        notices = Notices()
+        asked = Counter(js_of(stream))
+        async with consumer.messages(on_error=notices) as messages:
+            with trio.move_on_after(1.0):
+                await messages.receive()
+            # It was asked, not told to anybody, and it goes on.
+            assert 1 <= asked.infos <= 3
+            assert notices.all == []
+            await fill(stream, 1)
+            assert number_of(await messages.receive()) == 0
+            if how == "consumer":
+                await stream.delete_consumer("p")
+            else:
+                await js_of(stream).delete_stream(name)
+            with trio.fail_after(5), pytest.raises(ConsumerDeleted):
+                await messages.receive()
+            assert [type(error) for error in notices.all] == [ConsumerDeleted]
+
+
+class Counter:
+    """How often the server was asked about a consumer."""
+
+    def __init__(self, js: JetStream) -> None:
+        self.infos = 0
+        js.connection.subscribe(b"$JS.API.CONSUMER.INFO.>", self._count)
+
+    def _count(self, *message: object) -> None:
+        self.infos += 1
 
 
 async def test_drain(server: ServerProcess, fresh_queue: Fresh) -> None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import os
 import signal
+import sys
+from collections.abc import Awaitable, Callable
 
 import psutil
 import pytest
 import trio
 import trio_asyncio
 
-from shove_actors._errors import BrokerClosed, ConfigError, ConnectionError
+from shove_actors._errors import BrokerClosed, ConfigError, ConnectionError, PublishUnknown
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import Connection, NatsConfig, connect
+from shove_actors.jetstream import Connection, JetStream, Message, NatsConfig, connect
 
 from .kit import SOON_S, Events, connected, fast
 from .losses import kill, restart
+
+if sys.version_info < (3, 11):
+    from exceptiongroup import BaseExceptionGroup
 
 
 class Boom(Exception):
@@ -31,6 +37,84 @@ async def test_an_exception_of_the_block_leaves_as_it_is(server: ServerProcess) 
             raise boom
     assert caught.value is boom
     assert boom.__context__ is None
+
+
+async def _reading(js: JetStream) -> None:
+    consumer = await js.create_consumer("END", durable_name="d")
+    async with consumer.messages() as messages:
+        async for _ in messages:
+            pass
+
+
+async def _consuming(js: JetStream) -> None:
+    consumer = await js.create_consumer("END", durable_name="d")
+
+    async def handle(message: Message) -> None:
+        await message.ack()
+
+    async with consumer.consume(handle) as loop:
+        await loop.wait_closed()
+
+
+async def _watching(js: JetStream) -> None:
+    kv = await js.create_kv(bucket="end")
+    async with kv.watch() as watcher:
+        async for _ in watcher:
+            pass
+
+
+async def _publishing(js: JetStream) -> None:
+    while True:
+        with contextlib.suppress(PublishUnknown):
+            await js.publish("end", b"", timeout=60.0)
+
+
+async def _by_several(js: JetStream) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_reading, js)
+        nursery.start_soon(_watching, js)
+
+
+@pytest.mark.parametrize(
+    "use", [_reading, _consuming, _watching, _publishing, _by_several], ids=lambda f: f.__name__
+)
+async def test_a_connection_that_is_given_up_is_one_failure(
+    own_server: ServerProcess, use: Callable[[JetStream], Awaitable[None]]
+) -> None:
+    """Whoever waits for it hears of it in the same pass as the block; that makes no group."""
+    heard: list[str] = []
+
+    async def trouble(js: JetStream) -> None:
+        await trio.sleep(0.2)
+        await kill(own_server)
+
+    async def until_it_ends() -> None:
+        async with connect(fast(own_server.url, max_reconnect_attempts=1)) as js:
+            js.connection.listen(lambda event: heard.append(event.kind))
+            await js.create_stream(name="END", subjects=["end"])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trouble, js)
+                await use(js)
+
+    with trio.fail_after(30), pytest.raises(ConnectionError, match="gave up after 1"):
+        await until_it_ends()
+    assert "closed" in heard
+
+
+async def test_a_failure_of_the_block_beside_it_is_another_one(own_server: ServerProcess) -> None:
+    async def both() -> None:
+        async with connect(fast(own_server.url, max_reconnect_attempts=1)):
+            await kill(own_server)
+            try:
+                await trio.sleep_forever()
+            finally:
+                raise Boom
+
+    with pytest.raises(BaseExceptionGroup) as caught:
+        await both()
+    flat = [type(one) for one in caught.value.exceptions]
+    assert ConnectionError in flat
+    assert caught.value.split(Boom)[0] is not None
 
 
 async def test_close_ends_the_wait_for_a_reconnect(own_server: ServerProcess) -> None:

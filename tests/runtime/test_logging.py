@@ -1,4 +1,4 @@
-"""Every log line of the runtime and the backends has structured fields, and none has a payload."""
+"""Every log line of client, runtime and backends has structured fields, and none has a payload."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "s3cr3t-payload"
 
 
 def log_calls() -> Iterator[tuple[str, ast.Call]]:
-    for floor in ("runtime", "backends"):
+    for floor in ("jetstream", "runtime", "backends"):
         for path in sorted((ROOT / floor).rglob("*.py")):
             for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
                 if (

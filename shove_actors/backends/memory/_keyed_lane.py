@@ -53,6 +53,7 @@ class _Inbox:
             message.sequence,
             message.timestamp_ns,
             b"",
+            now=trio.current_time(),
             requested=not self.old,
         )
 

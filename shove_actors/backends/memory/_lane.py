@@ -63,6 +63,7 @@ class MemoryLane:
         self._received = 0
         self._pulls = 0
         self._fence = Fence(backend, spec.ack_wait_s * LEASE_SHARE)
+        self._incarnation = backend.server.incarnation
         self._closed = False
         self._awaits_stream = False
         #: Its durable is gone, or may have taken the place of another one: nothing is asked for.
@@ -454,7 +455,15 @@ class MemoryLane:
             if not delivery.lost:
                 self.renew(delivery)
         self._fence.reconnected()
-        self._refill()
+        incarnation, self._incarnation = self._incarnation, self._backend.server.incarnation
+        if (
+            self._spec.max_ack_pending == 1
+            and incarnation != self._incarnation
+            and all(delivery.lost for delivery in self._held.values())
+        ):
+            self._hold_off(margins.RESTART_GRACE_S, self._refill)
+        else:
+            self._refill()
 
     def durable_gone(self) -> None:
         """Everything held may be handed to anybody: the leases have ended."""

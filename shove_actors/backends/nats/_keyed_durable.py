@@ -71,6 +71,8 @@ class NatsPinned:
         #: The latest pin, and the header that it comes in.
         self._pin: str | None = None
         self._pin_line = b"\r\n\r\n\r\n"
+        #: The latest subject, and decoded: nearly always the same.
+        self._subject = b"", ""
         self.lane: NatsKeyedLane
 
     @property
@@ -166,19 +168,20 @@ class NatsPinned:
     def _on_message(
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
     ) -> None:
-        self.deadline = trio.current_time() + self.patience_s if self.lane.requested else _NEVER
+        now = trio.current_time()
         if reply.startswith(b"$JS.ACK."):
-            self._deliver(subject, reply, header_block, payload, requested=True)
-            return
-        status = None if payload else status_of(header_block)
-        if status is not None:
-            self._on_status(*status, header_block)
+            self._deliver(subject, reply, header_block, payload, now, True)
+        else:
+            status = None if payload else status_of(header_block)
+            if status is not None:
+                self._on_status(*status, header_block)
+        self.deadline = now + self.patience_s if self.lane.requested else _NEVER
 
     def _on_late_message(
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
     ) -> None:
         if reply.startswith(b"$JS.ACK."):
-            self._deliver(subject, reply, header_block, payload, requested=False)
+            self._deliver(subject, reply, header_block, payload, trio.current_time(), False)
 
     def _deliver(
         self,
@@ -186,21 +189,24 @@ class NatsPinned:
         reply: bytes,
         header_block: bytes | None,
         payload: bytes,
-        *,
+        now: float,
         requested: bool,
     ) -> None:
         # Both forms, see `parse_ack`; once per message, so without its checks.
         tokens = reply.split(b".")
         first = 5 if len(tokens) == 9 else 7
+        if subject != self._subject[0]:
+            self._subject = subject, subject.decode(errors="backslashreplace")
         self.lane.arrived(
             self._pin_of(header_block),
             int(tokens[first + 1]),
-            subject.decode(errors="backslashreplace"),
+            self._subject[1],
             payload,
             header_block,
             int(tokens[first]),
             int(tokens[first + 2]),
             reply,
+            now=now,
             requested=requested,
         )
 

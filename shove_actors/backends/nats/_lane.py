@@ -83,6 +83,8 @@ class NatsLane:
         self._stale_s = spec.ack_wait_s * margins.STALE_SHARE
         self._fence = Fence(self._conn, spec.ack_wait_s)
         self._tenure = Tenure()
+        #: The server that the connection was lost to.
+        self._left = ""
         self._closing = False
         self._handed_back = trio.Event()
         self._received = 0
@@ -300,6 +302,7 @@ class NatsLane:
     # ------------------------------------------------------------------ trouble
 
     def on_disconnected(self) -> None:
+        self._left = self._conn.server_id
         self._tenure.end()
         self._demand.disconnected()
         for delivery in self._held.values():
@@ -309,7 +312,10 @@ class NatsLane:
 
     def on_reconnected(self) -> None:
         # The server may have been another one, or have lost a stream in memory: look first.
-        self._recovery.begin("reconnected")
+        # One that was killed may have forgotten a delivery: whoever had it lets go of it first.
+        restarted = self._left not in ("", self._conn.server_id)
+        waits = restarted and self._shard and all(held.lost for held in self._held.values())
+        self._recovery.begin("reconnected", pause_s=margins.RESTART_GRACE_S if waits else 0.0)
 
     def _recovered(self) -> None:
         """`drop_all` came before this if the durable is another one."""
