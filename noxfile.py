@@ -218,8 +218,10 @@ LOWEST_TESTS = [
     "tests/backends/test_memory_conformance.py", "tests/backends/test_nats_conformance.py",
     "tests/jetstream/test_connection.py", "tests/jetstream/test_credentials.py",
     "tests/jetstream/test_tls_auth.py", "tests/runtime/test_worker.py",
-    "tests/testing/test_simulation.py", "tests/cli/test_app.py", "tests/cli/test_doctor.py",
-    "tests/cli/test_dlq.py", "tests/cli/test_output.py", "tests/cli/test_screen.py",
+    "tests/testing/test_simulation.py", "tests/cli/test_app.py", "tests/cli/test_output.py",
+    "tests/cli/test_screen.py",
+    # Faults are not about versions, and take half of the time.
+    "-k", "not bad_day",
 ]  # fmt: skip
 
 

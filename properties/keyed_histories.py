@@ -84,7 +84,9 @@ def _step(world: World, rng: random.Random) -> None:
         world.ask_and_be_cut(process, rng.choice(list(Step)), rest_is_read=maybe)
     elif what == 23:
         ends = [rng.randrange(3) for _ in range(rng.randrange(1, 7))]
-        world.rewound_under_acks(rng.randrange(4), own=maybe, ends=ends)
+        rewound = rng.choice(("by us", "by somebody", "not"))
+        unpin = rng.random() < 0.4
+        world.ends_under_way(rng.randrange(4), rewound=rewound, unpin=unpin, ends=ends)
     else:
         world.lose_delivery(process)
 

@@ -312,8 +312,11 @@ class Process:
         self.lanes.ended(item.key)
         if not self.connected:
             self.doubt()
+            return
+        self.outbox.append(("ack", item.sequence))
+        if item.sequence > self.own.seen:
+            self.doubt()
         else:
-            self.outbox.append(("ack", item.sequence))
             self.ask_if_needed()
 
     def ask_if_needed(self) -> None:
@@ -592,23 +595,34 @@ class World:
         self.unpin()
         self.run(seconds, end=False)
 
-    def rewound_under_acks(self, exchanged: int, *, own: bool, ends: list[int]) -> None:
-        """Handlers end while the durable has been rewound and has not delivered much again."""
+    def ends_under_way(self, exchanged: int, *, rewound: str, unpin: bool, ends: list[int]) -> None:
+        """Handlers end while little of what is sent arrives, in either direction.
+
+        `rewound`: what has happened before that, "by us", "by somebody" or "not".
+        """
         for key in "aabbcc":
             self.publish(key)
         self.run(1.0, end=False)
         owner = self.owner
-        if own and owner.own.starts:
+        if rewound == "by us" and owner.own.starts:
             owner.own._rewind = True
             self._until_asked(owner, Step.REWIND)
+            if unpin:
+                self.server.pin = None  # it lapses, and whoever stands by is given what comes
             self.to_server(owner, 50)
-        else:
+        elif rewound == "by somebody":
             self.rewind()
         for which in ends:
             owner.end(which, acknowledged=True)
             owner.step()
-            self.to_server(owner, exchanged + 1)
+            self.to_server(owner, exchanged)
             self.from_server(owner, exchanged)
+            if unpin:
+                for other in self.processes:
+                    if other is not owner:
+                        other.step()
+                        self.to_server(other, 9)
+                        self.from_server(other, 9)
             owner.start()
         self.run(1.0, end=False)
 

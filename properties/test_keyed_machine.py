@@ -69,11 +69,12 @@ class KeyedMachine(RuleBasedStateMachine):
 
     @rule(
         exchanged=st.integers(0, 3),
-        own=st.booleans(),
+        rewound=st.sampled_from(["by us", "by somebody", "not"]),
+        unpin=st.booleans(),
         ends=st.lists(st.integers(0, 2), min_size=1, max_size=6),
     )
-    def rewound_under_acks(self, exchanged: int, own: bool, ends: list[int]) -> None:
-        self.world.rewound_under_acks(exchanged, own=own, ends=ends)
+    def ends_under_way(self, exchanged: int, rewound: str, unpin: bool, ends: list[int]) -> None:
+        self.world.ends_under_way(exchanged, rewound=rewound, unpin=unpin, ends=ends)
 
     @rule(who=WHO)
     def lose_delivery(self, who: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ValuesView
+from collections.abc import ValuesView
 
 import keyed_model
 import pytest
@@ -132,7 +132,17 @@ class NeverLetsGo(Ownership):
         self.leaving = False
 
 
+class BelievesUnseen(Ownership):
+    """What is settled before it came again after a rewind counts as read with the next answer."""
+
+    def next(self, now: float, hand: int) -> tuple[Step | None, float]:
+        found = super().next(now, hand)
+        self.seen = 1 << 60
+        return found
+
+
 DEFECTS = (
+    BelievesUnseen,
     NoWait,
     HalfWait,
     WaitsOnce,
@@ -217,7 +227,7 @@ class RetriesLast(KeyLanes[str, object]):
     """What is tried again goes behind the others of its key."""
 
     def again(self, key: str, due: float) -> None:
-        self._items[key].rotate(-1)
+        self._items[key].append(self._items[key].pop(0))
         super().again(key, due)
 
 

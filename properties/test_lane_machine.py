@@ -36,6 +36,8 @@ _SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "serial": {"dev": (5, 200), "ci": (60, 1500), "deep": (450, 2000)},
     "skip": {"dev": (5, 200), "ci": (70, 1200), "deep": (450, 1500)},
     "fail_all": {"dev": (5, 200), "ci": (70, 800), "deep": (450, 1000)},
+    # Owners of shards renew, pull and look also while nothing happens: more for each second.
+    "keyed": {"dev": (2, 100), "ci": (30, 400), "deep": (150, 800)},
 }
 STEPS = {"dev": 12, "ci": 25, "deep": 25}[_PROFILE]
 
@@ -112,10 +114,29 @@ class FailAllMachine(NoteMachine):
     topic = _sequenced(SequenceFailure.FAIL_ALL)
 
 
+class KeyedMachine(NoteMachine):
+    """Many keys of a shard at once, in the process that owns it."""
+
+    batch = _SIZES["keyed"][_PROFILE][1]
+    topic = SequencedTopic(
+        Note,
+        key=_key,
+        topology=TopologyBuilder("ledger")
+        .sequenced(SequenceFailure.SKIP)
+        .routing_shards(4)
+        .keyed(max_in_flight=8)
+        .hold_queue(1)
+        .hold_queue(3)
+        .dlq()
+        .build(),
+    )
+
+
 TestPlain = PlainMachine.TestCase
 TestSerial = SerialMachine.TestCase
 TestSkip = SkipMachine.TestCase
 TestFailAll = FailAllMachine.TestCase
+TestKeyed = KeyedMachine.TestCase
 
 
 def _bounds(machine: str) -> settings:
@@ -127,3 +148,4 @@ TestPlain.settings = _bounds("plain")
 TestSerial.settings = _bounds("serial")
 TestSkip.settings = _bounds("skip")
 TestFailAll.settings = _bounds("fail_all")
+TestKeyed.settings = _bounds("keyed")

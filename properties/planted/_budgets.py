@@ -48,8 +48,12 @@ BUDGETS = (
     Defect(
         name="failure-noted-after-the-nak",
         wrong="A failed attempt is noted after the message was handed back.",
-        by="B",
-        machines=("skip", "fail_all"),
+        by="B test",
+        machines=("skip", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_an_attempt_is_noted_before_its_message_is_handed_back",
+        ),
         plants=(
             edit(
                 Worker,
@@ -97,8 +101,9 @@ BUDGETS = (
     Defect(
         name="suspect-note-not-written",
         wrong="It is not noted that a suspect's handler starts, so it kills for ever.",
-        by="B",
-        machines=("skip", "fail_all"),
+        by="B test",
+        machines=("skip", "test"),
+        tests=("tests/testing/test_simulated_harm.py::test_a_message_that_kills_is_given_up",),
         plants=(
             edit(Worker, "_inspect", ("await ledger.write(delivery, self._attempts)", "pass")),
         ),

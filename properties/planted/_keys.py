@@ -57,7 +57,7 @@ KEYS = (
     Defect(
         name="poison-forgotten-at-restart",
         wrong="Poisoned keys are remembered by the process that poisoned them, and nowhere else.",
-        by="P",
+        by="P B",
         machines=("fail_all",),
         plants=(
             edit(

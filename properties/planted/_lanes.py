@@ -52,8 +52,12 @@ LANES = (
     Defect(
         name="lease-margin-zero",
         wrong="A handler that lost its lease is cancelled when the lease ends, not before.",
-        by="I",
-        machines=("plain", "skip"),
+        by="I test",
+        machines=("skip", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_the_handler_of_a_silent_process_has_ended_before_the_next_begins",
+        ),
         plants=(Swap(_lease, "CANCEL_SHARE", 1.0),),
     ),
     Defect(
@@ -80,8 +84,12 @@ LANES = (
     Defect(
         name="starts-what-is-lost",
         wrong="A handler is called for a delivery whose lease was lost while it waited.",
-        by="I",
-        machines=("serial", "skip"),
+        by="I test",
+        machines=("serial", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_what_waits_as_its_lease_is_lost_is_not_begun",
+        ),
         plants=(
             edit(
                 Worker,

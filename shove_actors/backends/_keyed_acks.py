@@ -85,16 +85,17 @@ class KeyedAcks:
         """What the question that is under way is about."""
         return self._buffer.lanes.asked
 
-    def send(self, delivery: Delivery) -> None:
-        """Its handler has ended well."""
-        buffer = self._buffer
-        buffer.ended(delivery)
+    def send(self, delivery: Delivery, *, seen: bool) -> None:
+        """Its handler has ended well. `seen`: it was delivered to us since our last rewind."""
+        self._buffer.ended(delivery)
         if not self._durable.connected:
             # It is not sent, and an answer to a later one must not prove it.
             self.doubt()
-            return
-        lanes = buffer.lanes
-        if lanes.wants_proof:
+        elif not seen:
+            # It may be ignored, and be delivered again to somebody else than us.
+            self._durable.ack(delivery)
+            self.doubt()
+        elif self._buffer.lanes.wants_proof:
             self._ask(delivery)
         else:
             self._durable.ack(delivery)
@@ -161,7 +162,7 @@ class KeyedAcks:
     async def _look_for_doubted(self) -> None:
         lanes = self._buffer.lanes
         looked_for = sorted((item.sequence, key) for key, item in lanes.doubted.items())
-        stored = 0
+        stored = 0.0
         for sequence, key in looked_for:
             item = lanes.doubted.get(key)
             if item is None or item.sequence != sequence:

@@ -24,8 +24,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -35,16 +34,14 @@ from shove_actors._log import about
 from ._delivery import Delivery
 from ._keyed_acks import KeyedAcks
 from ._keyed_buffer import KeyedBuffer
+from ._keyed_pulls import KeyedPulls
 from ._owner_requests import OwnerRequests
-from ._ownership import Fate, Ownership, Step
-from ._pinned import PinnedDurable, pin_timeout
+from ._owner_steps import Fate, Step
+from ._ownership import Ownership
+from ._pinned import PinnedDurable
 from ._port import LaneSpec, LaneStatistics
 
 logger = logging.getLogger("shove_actors.backends.keyed")
-
-#: Pulls follow each other so much more often than that.
-PULLS_PER_PIN: Final = 2
-_NEVER: Final = float("inf")
 
 
 class KeyedLane:
@@ -58,25 +55,21 @@ class KeyedLane:
         self._durable = durable
         self.ownership = Ownership(f"{os.getpid()}-{os.urandom(6).hex()}", spec.ack_wait_s)
         self._buffer = KeyedBuffer(spec.keyed.max_in_flight)
-        self._credit = spec.credit
-        #: Room for so many is worth a request.
-        self._refill = (spec.credit + 1) // 2
         self._held: dict[int, Delivery] = {}
         #: In a worker's hands, also when it is not ours any more.
         self._taken: dict[Delivery, None] = {}
         self.acks = KeyedAcks(durable, self._buffer)
+        #: Called when the shard was taken, is to be let go of, or is not ours any more.
+        self.on_change: Callable[[], None] | None = None
+        self._known_as = (False, False)
         self._closing = False
         #: No pull of this ownership is left.
         self._left = False
         self._released = trio.Event()
         self._ask = trio.Event()
         self._timer = trio.Event()
-        self._pin_s = pin_timeout(spec.ack_wait_s)
-        self._pulled_as: str | None = None
-        self._requested = 0
-        self._pull_at = -_NEVER
+        self._pulls = KeyedPulls(self.ownership, durable, self._held, spec.credit, spec.ack_wait_s)
         self._received = 0
-        self._pulls = 0
         self._requests = OwnerRequests(spec, durable, self.ownership)
         self.ownership.connected = durable.connected
         self.wake_next = self._buffer.wake_next
@@ -99,7 +92,7 @@ class KeyedLane:
     @property
     def requested(self) -> int:
         """Asked for and not here yet."""
-        return self._requested
+        return self._pulls.requested
 
     @property
     def keys(self) -> int:
@@ -129,25 +122,24 @@ class KeyedLane:
             return
         if wanted:
             own.want()
-            self._pull_at = -_NEVER
+            self._pulls.again()
         else:
             own.leave()
         self._ask.set()
         self._timer.set()
 
     def set_credit(self, credit: int) -> None:
-        self._credit = credit
-        self._refill = (credit + 1) // 2
+        self._pulls.grant(credit)
         self._timer.set()
 
     def statistics(self) -> LaneStatistics:
         return LaneStatistics(
             waiting=len(self._buffer),
             held=len(self._held),
-            requested=self._requested,
-            credit=self._credit,
+            requested=self._pulls.requested,
+            credit=self._pulls.credit,
             received=self._received,
-            pulls=self._pulls,
+            pulls=self._pulls.count,
         )
 
     # ------------------------------------------------------------------ for workers
@@ -174,11 +166,11 @@ class KeyedLane:
         now = trio.current_time()
         if not self._ends(delivery, now):
             return
-        held = self._held
-        del held[delivery.sequence]
-        self.acks.send(delivery)
-        if self._credit - len(held) - self._requested >= self._refill:
-            self._top_up(now)
+        sequence = delivery.sequence
+        del self._held[sequence]
+        self.acks.send(delivery, seen=sequence <= self.ownership.seen)
+        if self._pulls.has_room:
+            self._pulls.top_up(now)
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
         if self._ends(delivery, trio.current_time()):
@@ -295,8 +287,9 @@ class KeyedLane:
         own = self.ownership
         if own.leaving or now >= own.lapses_at:
             self._look(now)
-        if requested and self._requested:
-            self._requested -= 1
+        pulls = self._pulls
+        if requested and pulls.requested:
+            pulls.requested -= 1
         self._received += 1
         before = self._held.get(sequence)
         fate = own.arrived(pin, count, sequence, in_hand=before is not None, now=now)
@@ -321,8 +314,8 @@ class KeyedLane:
             self._held[sequence] = delivery
             self._buffer.push(delivery)
             self.acks.ask_if_needed()
-            if not self._requested:
-                self._top_up(now)
+            if not pulls.requested:
+                pulls.top_up(now)
             return
         if before is not None and fate is Fate.AGAIN:
             before.reply = reply
@@ -333,18 +326,18 @@ class KeyedLane:
         elif own.owns:
             self.acks.doubt()  # somebody has rewound, or something was lost
         self._ask.set()
-        self._top_up(now)
+        pulls.top_up(now)
 
     def refused(self) -> None:
         """A pull with the present pin was turned away."""
-        self._requested = 0
+        self._pulls.ended(None)
         self.ownership.refused(trio.current_time())
         self._ask.set()
         self._timer.set()
 
     def pull_ended(self, left: int | None) -> None:
         """A request ended; so much of it was left (None: all)."""
-        self._requested = 0 if left is None else max(0, self._requested - left)
+        self._pulls.ended(left)
         self._timer.set()
 
     def heartbeat(self, count: int | None) -> None:
@@ -354,20 +347,20 @@ class KeyedLane:
             self._ask.set()
 
     def disconnected(self) -> None:
-        self._requested = 0
+        self._pulls.ended(None)
         self.acks.doubt()
         self.ownership.disconnected()
         self._ask.set()
 
     def reconnected(self) -> None:
-        self._pull_at = -_NEVER
+        self._pulls.again()
         self.ownership.reconnected(trio.current_time())
         self._ask.set()
         self._timer.set()
 
     def recreated(self) -> None:
         """The durable was deleted: it is another one, or will be."""
-        self._requested = 0
+        self._pulls.ended(None)
         self.ownership.recreated()
         self._look(trio.current_time())
         self._ask.set()
@@ -422,38 +415,14 @@ class KeyedLane:
             now = trio.current_time()
             self._look(now)
             self._buffer.ripen(now)
-            self._top_up(now)
+            self._pulls.top_up(now)
             own = self.ownership
             wake = min(self._buffer.next_due, own.lapses_at)
             if own.pulls and own.connected:
-                wake = min(wake, self._pull_at)
+                wake = min(wake, self._pulls.due)
             self._timer = trio.Event()
             with trio.CancelScope(deadline=wake):
                 await self._timer.wait()
-
-    def _top_up(self, now: float) -> None:
-        own = self.ownership
-        if own.pin != self._pulled_as:
-            self._durable.begin()
-            self._pulled_as, self._requested, self._pull_at = own.pin, 0, -_NEVER
-        if not own.pulls or not own.connected:
-            return
-        # The server lets no more than `credit` out, so that one more may always be asked for: it
-        # keeps the pin.
-        room = 1 if own.few else self._credit - len(self._held)
-        room -= self._requested
-        if now >= self._pull_at:
-            batch = max(1, room)
-        elif room > 0 and (own.few or not self._requested or room >= self._refill):
-            batch = room
-        else:
-            return
-        if self._durable.pull(batch, own.pin):
-            self._pulls += 1
-            self._requested += batch
-            # A pull that waits to be pinned needs no other beside it.
-            pinned = own.pin is not None
-            self._pull_at = now + self._pin_s / PULLS_PER_PIN if pinned else _NEVER
 
     def _look(self, now: float) -> None:
         """What became of the ownership."""
@@ -462,14 +431,17 @@ class KeyedLane:
             self._drop_all()
         elif own.leaving and not self._left:
             self._left = True
-            self._durable.begin()  # no pull of ours takes what the next one is to have
-            self._requested = 0
+            self._pulls.stop()
         if not own.owns:
             self._left = False
         elif own.leaving and len(self._buffer):
             for delivery in self._buffer.take_all():
                 delivery.settled = delivery.lost = True
                 del self._held[delivery.sequence]
+        if self._known_as != (own.owns, own.leaving):
+            self._known_as = own.owns, own.leaving
+            if self.on_change is not None:
+                self.on_change()
 
     def _drop_all(self) -> None:
         """Not ours any more: cancel the handlers, forget what waits."""

@@ -49,11 +49,12 @@ lapses, restarts, freezes and lost answers: `properties/test_keyed_machine.py`.
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import Final
 
 from . import _margins as margins
 from ._owner_record import OwnerRecord, claimed
+from ._owner_steps import Fate as Fate
+from ._owner_steps import Step as Step
 
 _NEVER: Final = float("inf")
 #: How often a standby looks whether the shard was handed on, as a share of the lease; and bounds.
@@ -64,39 +65,6 @@ LOOK_MOST_S: Final = 1.0
 AGAIN_S: Final = 0.25
 #: After a rewind was confirmed, deliveries from before it may still arrive for this long.
 STRAGGLE_S: Final = 1.0
-
-
-class Step(Enum):
-    """A request to the server. The lane makes it and reports its answer; one at a time."""
-
-    READ = auto()
-    """Read the record: `read`."""
-    LOOK = auto()
-    """Ask about the durable: `looked`."""
-    CLAIM = auto()
-    """Write `wanted_record` if the record is at `revision`: `wrote`."""
-    RENEW = auto()
-    """The same."""
-    RELEASE = auto()
-    """The same."""
-    REWIND = auto()
-    """Reset the durable to its ack floor: `rewound`. Also before a release: what was in hand would
-    be delivered to nobody until its ack wait is over, and without a message nobody is pinned."""
-    UNPIN = auto()
-    """Let the server choose somebody else: `unpinned`."""
-
-
-class Fate(Enum):
-    """What is to be done with a delivery."""
-
-    DISCARD = auto()
-    """Forget it. It comes again, to whoever owns the shard then."""
-    NEW = auto()
-    """Handle it, behind what is in hand."""
-    AGAIN = auto()
-    """It is in hand already; settle it by its new number."""
-    SETTLED = auto()
-    """It was settled under this ownership, and the server did not hear it: settle it again."""
 
 
 class Ownership:
@@ -124,6 +92,8 @@ class Ownership:
         self.lapses_at = _NEVER
         #: The newest sequence that was taken under this ownership.
         self.last = 0
+        #: Up to here everything unsettled was delivered to us since the last rewind.
+        self.seen = 0
         self._lapsed = False
         self._known = False
         self._since = _NEVER
@@ -201,6 +171,8 @@ class Ownership:
             self._rewind = True
             return Fate.DISCARD
         self._expected += 1
+        if sequence > self.seen:
+            self.seen = sequence
         if in_hand:
             return Fate.AGAIN
         if sequence <= self.last:
@@ -289,6 +261,7 @@ class Ownership:
         if step is Step.REWIND:
             self._rewind = False
             self._awaits_first = True
+            self.seen = 0
             self._rewound_at = _NEVER
         return step, wake
 

@@ -62,6 +62,9 @@ class Commands(click.Group):
             return None
         found = import_module(f".{module}", __package__).command
         assert isinstance(found, click.Command)
+        if isinstance(found, click.Group):
+            # Whose help would come as an error, which is one line.
+            found.no_args_is_help = False
         return found
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -133,6 +136,9 @@ def _run(arguments: list[str]) -> int:
 def _usage(error: click.ClickException) -> str:
     text = error.format_message().rstrip().replace("\n", " ")
     context = error.ctx if isinstance(error, click.UsageError) else None
+    group = context.command if context is not None else None
+    if context is not None and isinstance(group, click.Group) and text.startswith("Missing"):
+        text = f"Missing command, one of: {', '.join(group.list_commands(context))}"
     path = context.command_path if context is not None else PROGRAM
     return f"{text}{'' if text.endswith('.') else '.'} See: {path} --help"
 

@@ -105,8 +105,11 @@ AGE: Final = _Age()
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
 
 
-def connection_options(*, required: bool = False) -> Callable[[F], F]:
-    """`--url` and who we are there. The command gets `config`, a `NatsConfig`."""
+def connection_options(*, otherwise: str = DEFAULT_URL) -> Callable[[F], F]:
+    """`--url` and who we are there. The command gets `config`, a `NatsConfig`.
+
+    `otherwise`: what the help says that is used without `--url` and `$NATS_URL`.
+    """
 
     def decorate(function: F) -> F:
         def with_config(
@@ -136,15 +139,11 @@ def connection_options(*, required: bool = False) -> Callable[[F], F]:
             function, "__click_params__", []
         )
         file = click.Path(dir_okay=False, path_type=Path)
-        url_option = (
-            click.option("--url", required=True, help="Of the NATS server.")
-            if required
-            else click.option(
-                "--url",
-                default=DEFAULT_URL,
-                envvar="NATS_URL",
-                help=f"Of the NATS server; default $NATS_URL or {DEFAULT_URL}.",
-            )
+        url_option = click.option(
+            "--url",
+            default=DEFAULT_URL,
+            envvar="NATS_URL",
+            help=f"Of the NATS server; default $NATS_URL or {otherwise}.",
         )
         for option in (
             click.option("--key-file", type=file, help="Key of --cert."),

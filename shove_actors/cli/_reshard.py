@@ -42,7 +42,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
     epilog="Exit codes: 0 done; 1 an error; 2 wrong usage, or a stream that cannot be changed so; "
     "4 not drained in time, and 130 interrupted: then the old number stays.",
 )
-@connection_options(required=True)
+@connection_options()
 @click.option("--queue", required=True, metavar="Q", help="The topic's queue.")
 @click.option("--shards", required=True, type=POSITIVE, help="New number.")
 @click.option(

@@ -51,7 +51,7 @@ TIERS: Final = {
     "stress",
     epilog="Exit codes: 0 measured; 1 an error; 2 wrong usage; 130 interrupted.",
 )
-@connection_options()
+@connection_options(otherwise="one of its own")
 @click.option("--memory", is_flag=True, help="In memory, without a server.")
 @click.option("--tier", type=click.Choice(list(TIERS)), default="quick", help="Default quick.")
 @click.option(

@@ -12,6 +12,7 @@ local variables are the credentials (PC-131).
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import math
 import random
@@ -267,7 +268,8 @@ class Dialer:
             # With TLS 1.3 a certificate is refused after our side has finished its handshake. The
             # alert that says so may be lost to the write that is under way.
             text += "; it may refuse the client certificate (tls_client_cert)"
-        if isinstance(failure, ConnectionRefusedError):
+        # Of a name with several addresses asyncio makes one error, which has no number.
+        if f"[errno {errno.ECONNREFUSED}]" in lower:
             text += "; nobody listens there: start `nats-server -js`, or correct the address"
         return ConnectionError(f"cannot connect to {where}: {text}")
 

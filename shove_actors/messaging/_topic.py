@@ -84,9 +84,10 @@ class Topic(Generic[M]):
         """
         checked = self._checked
         if checked is not None and not isinstance(message, checked):
+            wanted = type_name(self.message_type)
             raise EncodeError(
-                f"topic {self.queue!r} takes {type_name(self.message_type)}, not "
-                f"{type(message).__name__}: publish that, or make a topic of another type"
+                f"topic {self.queue!r} takes {wanted}, not {type(message).__name__}: publish "
+                f"{wanted}, or to another topic"
             )
         try:
             payload = self._encode(message)

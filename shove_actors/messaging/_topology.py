@@ -11,7 +11,7 @@ from shove_actors._errors import TopologyError, UsageError
 from . import _names
 from ._delays import delay_problem
 from ._names import check_name, shown
-from ._stream_config import NatsStreamConfig
+from ._stream_config import NatsStreamConfig, Retention
 from ._subjects import check_pattern, is_literal, matches, overlap, subject_problem
 
 DEFAULT_SHARDS = 8
@@ -169,6 +169,14 @@ class Topology:
                 f"{MAX_KEYED}"
             )
         _names.check_owners_bucket(self.queue)
+        config = self.stream_config
+        if config is not None and config.retention is not Retention.WORK_QUEUE:
+            # A takeover rewinds to where all is acknowledged; what is acknowledged above that has
+            # to be gone, or it is handled again, behind what came after it.
+            raise TopologyError(
+                f"keyed(...) on {shown(self.queue)} with {config.retention}: a keyed topic forgets "
+                "a message once it is acknowledged. Use Retention.WORK_QUEUE, or leave keyed out"
+            )
 
     def _check_external(self) -> None:
         if not self.external:

@@ -27,10 +27,6 @@ logger = logging.getLogger("shove_actors.consumer")
 PREFIX: Final = "alive-"
 #: An entry is written again after this share of the lease.
 BEAT_SHARE: Final = 1 / 3
-#: How often to look whether there is a shard to let go of, or one to stand by for.
-TICK_SHARE: Final = 1 / 10
-TICK_LEAST_S: Final = 0.1
-TICK_MOST_S: Final = 2.0
 #: How long taking the entry away may take at the end.
 GOODBYE_S: Final = 1.0
 
@@ -47,21 +43,29 @@ class Balance:
         self._presence = Presence(self._name, self._lease_s)
         self._revision = 0
         self._troubled = False
+        self._changed = trio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        tick_s = min(TICK_MOST_S, max(TICK_LEAST_S, self._lease_s * TICK_SHARE))
-        beat_at = trio.current_time()
+        """Until cancelled. Between two beats only when a shard was taken, let go of or lost."""
+        for lane in self._lanes:
+            lane.on_change = self._wake
         try:
             while True:
-                if trio.current_time() >= beat_at:
-                    beat_at = trio.current_time() + self._lease_s * BEAT_SHARE
-                    await self._beat()
-                self._decide()
-                await trio.sleep(tick_s)
+                await self._beat()
+                beat_at = trio.current_time() + self._lease_s * BEAT_SHARE
+                while trio.current_time() < beat_at:
+                    self._changed = trio.Event()
+                    self._decide()
+                    with trio.move_on_at(beat_at):
+                        await self._changed.wait()
         finally:
+            for lane in self._lanes:
+                lane.on_change = None
             with trio.move_on_after(GOODBYE_S, shield=True):
                 await self._leave()
+
+    def _wake(self) -> None:
+        self._changed.set()
 
     async def _beat(self) -> None:
         try:

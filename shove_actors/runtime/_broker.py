@@ -392,4 +392,5 @@ def _first_cause(error: StartFailed) -> BaseException:
 
 def _log_event(event: BackendEvent) -> None:
     level = logging.INFO if event.kind in ("reconnected", "closed") else logging.WARNING
-    logger.log(level, "%s: %s", event.kind, event.detail, extra=about(event.kind))
+    text = f"{event.kind}: {event.detail}" if event.detail else event.kind
+    logger.log(level, "%s", text, extra=about(event.kind))

@@ -117,8 +117,8 @@ class Judge:
             return self._route(delivery, outcome, attempts, "outcome", None)
         kind = type(outcome).__name__
         logger.error(
-            "handler %s returned %s on message %s:%d, which is no Outcome; treated as RETRY. Return "
-            "Outcome.ACK when the message is done",
+            "handler %s returned %s on message %s:%d, which is no Outcome; treated as RETRY. "
+            "Return Outcome.ACK when the message is done",
             self._name,
             kind,
             delivery.stream,

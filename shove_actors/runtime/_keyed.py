@@ -9,7 +9,7 @@ Tests: `tests/runtime/test_keyed*.py`.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Any, Final, Protocol
 
 import trio
@@ -29,6 +29,8 @@ DECODED_AT_MOST: Final = 3
 #: How long the end of a consumer waits for its shard to be handed on. Not in time: the next owner
 #: waits for the lease.
 HAND_ON_S: Final = 5.0
+#: The same when it has been cancelled: whoever did that wants it to end.
+CUT_SHORT_S: Final = 2.0
 
 _HEADER: Final = b"\n" + KEY.encode() + b":"
 
@@ -96,15 +98,29 @@ def keyed_lanes(lanes: Sequence[Lane]) -> list[KeyedLane]:
     return [lane for lane in lanes if isinstance(lane, KeyedLane)]
 
 
-async def run_lane(lane: Lane) -> None:
-    """The work of a keyed lane itself, beside its workers."""
-    assert isinstance(lane, KeyedLane)
-    await lane.run()
+async def consume_keyed(lane: Lane, work: Callable[[], Awaitable[None]]) -> None:
+    """The work of a keyed lane itself, and that of its workers.
 
-
-async def hand_on(lane: Lane) -> None:
-    """After the workers: let the next owner begin at once."""
+    However the workers end, also cancelled after the drain time-out: the shard is handed on, so
+    that the next owner begins at once. For that the lane goes on for a moment longer.
+    """
     assert isinstance(lane, KeyedLane)
-    with trio.move_on_after(HAND_ON_S):
-        await lane.close()
-        await lane.released()
+    running = trio.CancelScope(shield=True)
+
+    async def run() -> None:
+        with running:
+            await lane.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        ended = False
+        try:
+            await work()
+            ended = True
+        finally:
+            cut_short = trio.current_effective_deadline() == float("-inf")
+            if ended or cut_short:  # else it has crashed, and is started again on the same lane
+                with trio.move_on_after(CUT_SHORT_S if cut_short else HAND_ON_S, shield=True):
+                    await lane.close()
+                    await lane.released()
+            running.cancel()

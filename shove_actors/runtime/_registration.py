@@ -32,7 +32,7 @@ from ._balance import Balance
 from ._handler import Resolved
 from ._handler_clock import HandlerClock
 from ._job import Gate
-from ._keyed import KeyedWorker, hand_on, keyed_lanes, keyed_spec, run_lane
+from ._keyed import KeyedWorker, consume_keyed, keyed_lanes, keyed_spec
 from ._options import ConsumerOptions
 from ._pacer import Pacer
 from ._poison_settle import PoisonSettler
@@ -301,12 +301,7 @@ class Registration:
         if self.topic.topology.keyed is None:
             await self._work(index, ctx)
             return
-        lane = self.lanes[index]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(run_lane, lane)
-            await self._work(index, ctx)
-            await hand_on(lane)
-            nursery.cancel_scope.cancel()
+        await consume_keyed(self.lanes[index], partial(self._work, index, ctx))
 
     async def _work(self, index: int, ctx: Context[None]) -> None:
         keyed = self.topic.topology.keyed

@@ -14,6 +14,7 @@ import trio.testing
 from shove_actors import (
     ConnectionError,
     EncodeError,
+    HandlerError,
     JetStreamNotEnabled,
     MemoryConfig,
     NatsConfig,
@@ -21,6 +22,7 @@ from shove_actors import (
     Topic,
     TopicNotDeclared,
     TopologyBuilder,
+    UsageError,
     embedded_server,
     open_broker,
 )
@@ -36,7 +38,8 @@ async def handle(name: str) -> Outcome:
 
 
 async def test_the_server_does_not_run() -> None:
-    with pytest.raises(ConnectionError, match=r"cannot connect to nats://127\.0\.0\.1:1: "):
+    what = r"cannot connect to nats://127\.0\.0\.1:1: .*nobody listens there: start `nats-server"
+    with pytest.raises(ConnectionError, match=what):
         async with open_broker(NatsConfig("nats://127.0.0.1:1", connect_timeout=0.5)):
             pytest.fail("connected to nobody")
 
@@ -61,8 +64,44 @@ async def test_the_topic_is_not_declared(autojump_clock: trio.testing.MockClock)
 async def test_a_message_of_another_type(autojump_clock: trio.testing.MockClock) -> None:
     async with open_broker(MemoryConfig()) as broker:
         await broker.declare(greetings())
-        with pytest.raises(EncodeError, match="topic 'greetings' takes str, not int"):
+        with pytest.raises(EncodeError, match="topic 'greetings' takes str, not int: publish str"):
             await broker.publisher().publish(greetings(), 3)  # type: ignore[arg-type]
+
+
+async def test_a_name_in_place_of_the_topic(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_broker(MemoryConfig()) as broker:
+        group = broker.consumer_group()
+        for call in (group.register, group.register_dlq):
+            what = f"^{call.__name__} takes a topic and then its handler; the first is str$"
+            with pytest.raises(UsageError, match=what):
+                call("greetings", handle)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match="publish takes a topic and then the message"):
+            await broker.publisher().publish("greetings", "world")  # type: ignore[arg-type]
+
+
+async def test_the_handler_was_called(autojump_clock: trio.testing.MockClock) -> None:
+    async with open_broker(MemoryConfig()) as broker:
+        with pytest.raises(HandlerError, match="give the function itself, handle without paren"):
+            broker.consumer_group().register(greetings(), handle("world"))
+
+
+async def test_the_handler_does_not_answer(
+    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    called = trio.Event()
+
+    async def forgetful(name: str) -> None:
+        called.set()
+
+    async with open_broker(MemoryConfig()) as broker:
+        await broker.declare(greetings())
+        await broker.publisher().publish(greetings(), "world")
+        group = broker.consumer_group()
+        group.register(greetings(), forgetful)
+        await group.run_until(called.wait)
+    (record,) = (r for r in caplog.records if r.__dict__["shove_event"] == "handler_invalid")
+    assert "returned NoneType" in record.getMessage()
+    assert record.getMessage().endswith("Return Outcome.ACK when the message is done")
 
 
 async def test_await_was_forgotten(autojump_clock: trio.testing.MockClock) -> None:

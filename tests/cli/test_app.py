@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
@@ -41,6 +42,26 @@ def test_wrong_arguments(arguments: list[str], capsys: pytest.CaptureFixture[str
         main(arguments)
     assert exit_.value.code == 2
     assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", ["", "topology", "dlq", "poisoned"])
+def test_a_group_without_a_command_names_its_commands(
+    group: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        main(group.split())
+    assert exit_.value.code == 2
+    program = f"shove-actors {group}".strip()
+    what = rf"shove-actors: Missing command, one of: ([\w-]+, )+[\w-]+\. See: {program} --help\n"
+    assert re.fullmatch(what, capsys.readouterr().err)
+
+
+def test_reshard_finds_its_server_like_the_others(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NATS_URL", "nats://127.0.0.1:1")
+    assert main(["reshard", "--queue", "q", "--shards", "4"]) == 1
+    assert "cannot connect to nats://127.0.0.1:1" in capsys.readouterr().err
 
 
 def test_more_flights_than_there_are(capsys: pytest.CaptureFixture[str]) -> None:

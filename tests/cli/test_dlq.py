@@ -20,12 +20,13 @@ from shove_actors import (
     SequenceFailure,
     Topic,
     TopologyBuilder,
+    jetstream,
     open_broker,
 )
 from shove_actors.embedded import ServerProcess
 from tests.runtime.world import consuming
 
-from .kit import Cli
+from .kit import LONG_S, Cli, started
 
 pytestmark = pytest.mark.server
 
@@ -88,6 +89,17 @@ class Place:
                     with trio.fail_after(20):
                         while await letters_in(broker, topic) < before + len(messages):  # noqa: ASYNC110
                             await trio.sleep(0.02)
+
+        trio.run(run)
+
+    def until_left(self, topic: Topic[str], most: int) -> None:
+        """Waits until there are at most so many letters."""
+
+        async def run() -> None:
+            async with jetstream.connect(self.url) as js:
+                with trio.fail_after(LONG_S):
+                    while (await js.stream_info(str(topic.topology.dlq))).messages > most:  # noqa: ASYNC110
+                        await trio.sleep(0.002)
 
         trio.run(run)
 
@@ -181,6 +193,26 @@ def test_replay_keeps_the_order_of_a_key(place: Place) -> None:
     handled = place.handled(topic, 15)
     for key in ("x", "y", "z"):
         assert [m for m in handled if m[0] == key] == [f"{key}:{n}" for n in range(5)]
+
+
+@pytest.mark.slow
+def test_a_replay_that_is_killed_is_repeated(place: Place) -> None:
+    """Nothing is lost, nothing is stored twice, and the order of each key holds."""
+    topic = ledger(place.queue)
+    messages = [f"{key}:{n:02}" for n in range(40) for key in ("x", "y", "z")]
+    place.bury(topic, *messages)
+    for most in (110, 80, 50):
+        with started(*place.arguments("dlq", "replay")) as process:
+            place.until_left(topic, most)
+            process.kill()
+    assert place.json("dlq", "list")  # it was cut off
+    place.text("dlq", "replay")
+    assert place.text("dlq", "list") == "0 dead letters\n"
+    handled = place.handled(topic, len(messages))
+    assert sorted(handled) == sorted(messages)
+    for key in ("x", "y", "z"):
+        own = [message for message in handled if message[0] == key]
+        assert own == sorted(own)
 
 
 def test_purge_wants_to_be_confirmed(place: Place) -> None:

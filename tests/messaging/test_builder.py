@@ -239,3 +239,12 @@ def test_the_bucket_of_owners_is_one_that_nats_tools_open() -> None:
     builder = TopologyBuilder("q$x").sequenced(SequenceFailure.SKIP).allow_message_loss()
     with pytest.raises(TopologyError, match=r"'q\$x' cannot be used with keyed"):
         builder.keyed().build()
+
+
+@pytest.mark.parametrize("retention", [Retention.LIMITS, Retention.INTEREST])
+def test_keyed_forgets_what_is_acknowledged(retention: Retention) -> None:
+    base = TopologyBuilder("q").sequenced(SequenceFailure.SKIP).hold_queue(1).dlq()
+    kept = base.nats_stream_config(NatsStreamConfig(retention=retention))
+    assert kept.build().keyed is None
+    with pytest.raises(TopologyError, match=r"keyed\(\.\.\.\) on 'q' with Retention"):
+        kept.keyed().build()

@@ -133,6 +133,41 @@ async def check_a_drain_hands_the_shards_on(server: Server, queue: str) -> None:
         assert log.of(key) == sorted(log.of(key)), key
 
 
+async def check_a_drain_that_is_cut_short_hands_on_too(server: Server, queue: str) -> None:
+    """Handlers are cancelled by the drain time-out; the next process need not wait for a lease."""
+    subject, log = topic(queue, shards=2), Log()
+    hang = True
+
+    async def handle(note: Note) -> Outcome:
+        log.begin(note)
+        if hang:
+            await trio.sleep_forever()
+        log.end(note)
+        return Outcome.ACK
+
+    async with broker(server) as one, broker(server) as two:
+        await one.declare(subject)
+        notes = [Note(f"k{i % 10}", i) for i in range(30)]
+        await one.publisher().publish_batch(subject, notes)
+        group = one.consumer_group()
+        group.register(subject, handle, ack_wait=20.0)
+
+        async def all_hang() -> None:
+            await wait_until(lambda: len(log.running) == 10, 10.0)
+
+        began = trio.current_time()
+        outcome = await group.run_until(all_hang, drain_timeout=0.3)
+        assert outcome.timed_out
+        assert trio.current_time() - began < 10
+        hang = False
+        log.running.clear()
+        async with serving(two, subject, handle, ack_wait=20.0):
+            await log.until(30)
+        assert trio.current_time() - began < 15
+    for key in {note.key for note in notes}:
+        assert log.of(key) == sorted(log.of(key)), key
+
+
 async def check_a_released_key_is_replayed(server: Server, queue: str) -> None:
     """Its dead letters are handled first, in order; other keys go on meanwhile."""
     subject, log = topic(queue, failure=SequenceFailure.FAIL_ALL, shards=1), Log()
@@ -199,4 +234,5 @@ CHECKS = (
     check_fail_all_poisons_its_key_only,
     check_a_stuck_key_holds_nobody_up,
     check_a_drain_hands_the_shards_on,
+    check_a_drain_that_is_cut_short_hands_on_too,
 )

@@ -1,0 +1,93 @@
+"""How much a keyed lane asks for, and when: to be given messages, to keep the pin, or to get it."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from typing import Final
+
+from ._ownership import Ownership
+from ._pinned import PinnedDurable, pin_timeout
+
+#: Pulls follow each other so much more often than the server's patience would take.
+PULLS_PER_PIN: Final = 2
+_NEVER: Final = float("inf")
+
+
+class KeyedPulls:
+    """Of one lane. `held`: what is in hand, which counts against the credit."""
+
+    __slots__ = (
+        "_as",
+        "_durable",
+        "_every_s",
+        "_held",
+        "_own",
+        "count",
+        "credit",
+        "due",
+        "refill",
+        "requested",
+    )
+
+    def __init__(
+        self, own: Ownership, durable: PinnedDurable, held: Sized, credit: int, lease_s: float
+    ) -> None:
+        self._own = own
+        self._durable = durable
+        self._held = held
+        self._every_s = pin_timeout(lease_s) / PULLS_PER_PIN
+        #: The pin that the latest pull has named.
+        self._as: str | None = None
+        #: How many were sent.
+        self.count = 0
+        #: Asked for and not here yet.
+        self.requested = 0
+        #: When the next one has to be sent, so that the pin is kept.
+        self.due = -_NEVER
+        self.grant(credit)
+
+    def grant(self, credit: int) -> None:
+        """How many may be in hand."""
+        self.credit = credit
+        #: Room for so many is worth a request.
+        self.refill = (credit + 1) // 2
+
+    @property
+    def has_room(self) -> bool:
+        return self.credit - len(self._held) - self.requested >= self.refill
+
+    def again(self) -> None:
+        """Whatever was sent: it is time for another one."""
+        self.due = -_NEVER
+
+    def ended(self, left: int | None) -> None:
+        """One ended; so much of it was left (None: all)."""
+        self.requested = 0 if left is None else max(0, self.requested - left)
+
+    def stop(self) -> None:
+        """No pull of ours takes what somebody else is to have."""
+        self._durable.begin()
+        self.requested = 0
+
+    def top_up(self, now: float) -> None:
+        own = self._own
+        if own.pin != self._as:
+            self._durable.begin()
+            self._as, self.requested, self.due = own.pin, 0, -_NEVER
+        if not own.pulls or not own.connected:
+            return
+        # The server lets no more than `credit` out, so that one more may always be asked for: it
+        # keeps the pin.
+        room = 1 if own.few else self.credit - len(self._held)
+        room -= self.requested
+        if now >= self.due:
+            batch = max(1, room)
+        elif room > 0 and (own.few or not self.requested or room >= self.refill):
+            batch = room
+        else:
+            return
+        if self._durable.pull(batch, own.pin):
+            self.count += 1
+            self.requested += batch
+            # A pull that waits to be pinned needs no other beside it.
+            self.due = now + self._every_s if own.pin is not None else _NEVER
