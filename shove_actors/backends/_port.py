@@ -71,6 +71,7 @@ class Post:
         "attempts",
         "deadline",
         "done",
+        "given_up",
         "header_block",
         "payload",
         "subject",
@@ -98,6 +99,8 @@ class Post:
         self.watch = watch
         self.attempts = 0
         self.deadline = float("inf")
+        #: Nobody waits for it any more: it is not posted (again). The backend never looks at it.
+        self.given_up = False
 
     @property
     def size(self) -> int:

@@ -83,8 +83,11 @@ async def reshard(stream: Reshardable, topology: Topology, timeout: float) -> Re
     queue, will = topology.queue, topology.routing_shards
     if not topology.sequenced:
         raise UsageError(f"topic {queue!r} is not sequenced: it has no shards to change")
-    if not timeout > 0:
-        raise UsageError(f"timeout={timeout}: a positive number of seconds")
+    if timeout <= CLOSED_LEAST_S:
+        raise UsageError(
+            f"timeout={timeout:g}: more than {CLOSED_LEAST_S:g} second, for which the stream is "
+            "closed in any case"
+        )
     layout = layout_of(queue, await stream.subjects())
     was = _present(queue, will, layout)
     if was == will:

@@ -150,6 +150,7 @@ class Broker(DeadLetterDesk):
         closed: run it again, which goes on where it was.
         """
         _ = self.system
+        check_seconds(timeout, "timeout", positive=True)
         return await self.backend.reshard(topic.topology, timeout)
 
     def publisher(self) -> Publisher:

@@ -8,6 +8,9 @@ the next exists on the wire.
 
 A message that could not be stored ends its key: later ones are refused without being sent, so that
 a key never has a hole that nobody decided on (SW-52).
+
+Who is cancelled gives up: what waits for its turn is not sent any more. Sent after all, it would be
+stored behind what the program publishes next.
 """
 
 from __future__ import annotations
@@ -24,17 +27,19 @@ from ._receipt import PublishReceipt
 class KeyOrder:
     """Submits posts of one batch or pipeline. Each post's place in the window is taken already."""
 
-    __slots__ = ("_ended", "_service", "_waiting")
+    __slots__ = ("_ended", "_given_up", "_service", "_under_way", "_waiting")
 
     def __init__(self, service: PublishService) -> None:
         self._service = service
         #: Keys with a message under way, and what waits behind it.
         self._waiting: dict[str, deque[Post]] = {}
+        self._under_way: dict[str, Post] = {}
         self._ended: set[str] = set()
+        self._given_up = False
 
     def submit(self, key: str, post: Post) -> None:
         """Now, or when its turn comes. Its completion hears of it in any case."""
-        if key in self._ended:
+        if self._given_up or key in self._ended:
             self._refuse(post)
             return
         behind = self._waiting.get(key)
@@ -48,21 +53,36 @@ class KeyOrder:
         completion = post.tag
         assert callable(completion)
         post.tag = turn = _Turn(self, key, completion)
+        self._under_way[key] = post
         try:
             self._service.submit(post)
         except ShoveError as exc:
             turn(exc)  # `submit` has given the place back
 
+    def give_up(self) -> None:
+        """Send nothing more. What is on its way may be stored or not, and is not repeated."""
+        self._given_up = True
+        for behind in self._waiting.values():
+            while behind:
+                self._refuse(behind.popleft())
+        for post in list(self._under_way.values()):
+            self._service.give_up(post)
+
     def _refuse(self, post: Post) -> None:
         self._service.window.give_back()
         completion = post.tag
         assert callable(completion)
-        refusal = PublishError("not sent: an earlier message of its key was not stored")
+        refusal = PublishError(
+            "not sent: its caller was cancelled"
+            if self._given_up
+            else "not sent: an earlier message of its key was not stored"
+        )
         if post.watch is not None:
             post.watch.done(refusal)
         completion(refusal)
 
     def _over(self, key: str, result: PublishReceipt | Exception) -> None:
+        del self._under_way[key]
         if isinstance(result, Exception):
             self._ended.add(key)
             for post in self._waiting.pop(key):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from shove_actors._errors import ShoveError
+from shove_actors._errors import PublishRefused, ShoveError
 from shove_actors.backends import Delivery
 from shove_actors.messaging import Dead, Discard, Topology, Verdict
 
@@ -42,4 +42,11 @@ class PoisonSettler(Settler):
     ) -> None:
         condemned, retry_count, key = await self._gate.condemn(delivery, verdict, retry_count)
         assert isinstance(condemned, Dead)  # the topic has a dead-letter queue
+        if delivery.lost:
+            # While the record was on its way. Somebody else may have settled the message since,
+            # and a letter of a message that went well would be handled again by a replay.
+            raise PublishRefused(
+                "its lease was lost while its key was poisoned; whoever has the message next "
+                "finds the record"
+            )
         await super()._bury(delivery, condemned, retry_count, key)

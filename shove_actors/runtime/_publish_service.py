@@ -107,8 +107,24 @@ class PublishService:
         waiter = Waiter()
         if not self.window.take_nowait():
             await self.window.take()
-        self.submit(Post(subject, payload, header_block, self.done, waiter.complete, watch))
-        return await waiter.wait()
+        post = Post(subject, payload, header_block, self.done, waiter.complete, watch)
+        self.submit(post)
+        try:
+            return await waiter.wait()
+        except trio.Cancelled:
+            self.give_up(post)
+            raise
+
+    def give_up(self, post: Post) -> None:
+        """Its caller was cancelled: from here on it is not sent, nor repeated.
+
+        Sent later, it would be stored behind what the caller publishes next. What is on its way
+        is stored before that, or not at all.
+        """
+        post.given_up = True
+        if self._again.pop(post, None) is not None or post in self._unanswered:
+            self._unanswered.pop(post, None)
+            self._finish(post, _given_up())
 
     def done(self, post: Post, result: Stored | Exception) -> None:
         """From the backend, once per attempt."""
@@ -215,6 +231,9 @@ class PublishService:
         pending = self._pending
         if not pending:
             self._wake.set()  # the promises' keeper sleeps without limit while nothing is pending
+        for post in [post for post in batch if post.given_up]:
+            batch.remove(post)
+            self._finish(post, _given_up())
         held = self.fence.held(batch)
         if held:
             for post in held:
@@ -251,7 +270,10 @@ class PublishService:
         nearest = now + patience / 2 if self._pending else float("inf")
         ready: list[Post] = []
         for post, at in list(self._again.items()):
-            if now >= post.deadline:
+            if post.given_up:
+                del self._again[post]
+                self._finish(post, _given_up())
+            elif now >= post.deadline:
                 del self._again[post]
                 self._unanswered[post] = None
             elif at > now:
@@ -271,6 +293,9 @@ class PublishService:
     async def _judge(self) -> None:
         """Nobody acknowledged these: find out why, once per subject, then give up or repeat."""
         waiting: dict[str, list[Post]] = {}
+        for post in [post for post in self._unanswered if post.given_up]:
+            del self._unanswered[post]
+            self._finish(post, _given_up())
         for post in self._unanswered:
             waiting.setdefault(post.subject, []).append(post)
         for subject, posts in waiting.items():
@@ -318,6 +343,10 @@ class PublishService:
             del self._unanswered[post]
         if waiting:
             self._post(waiting)
+
+
+def _given_up() -> PublishUnknown:
+    return PublishUnknown("its caller was cancelled before the acknowledgement came")
 
 
 def _another(error: Exception) -> Exception:

@@ -78,7 +78,8 @@ class Publisher:
         `PublishUnknown` (no acknowledgement within the broker's `publish_timeout`; repeating with
         the same `message_id` is safe).
 
-        Cancelling leaves the message sent or not sent, never half-written.
+        Cancelling leaves the message sent or not sent, never half-written, and it is not sent
+        later: if it is stored, then before whatever is published afterwards.
         """
         where, payload, block, _, watch = self._prepare(
             topic, message, headers, message_id, subject
@@ -99,7 +100,9 @@ class Publisher:
 
         Order is promised for sequenced topics, per key: messages of one key are stored in the
         order of `messages`, and none after an earlier one of its key was refused. Otherwise a
-        message whose publish had to be repeated may be stored behind later ones.
+        message whose publish had to be repeated may be stored behind later ones. Cancelled, it
+        sends nothing more: of each key of a sequenced topic the first few are stored, in order,
+        before whatever is published afterwards.
         """
         prepared = [self._prepare(topic, message, None, None, None) for message in messages]
         results = await self._all(prepared)
@@ -116,22 +119,30 @@ class Publisher:
         service = self._service
         order = KeyOrder(service)
         waiters: list[Waiter] = []
-        for where, payload, block, key, watch in prepared:
-            if not service.window.take_nowait():
-                await service.window.take()
-            waiter = Waiter()
-            post = Post(where, payload, block, service.done, waiter.complete, watch)
-            if key is None:
-                service.submit(post)
-            else:
-                order.submit(key, post)
-            waiters.append(waiter)
+        posts: list[Post] = []
         results: list[PublishReceipt | Exception] = []
-        for waiter in waiters:
-            try:
-                results.append(await waiter.wait())
-            except Exception as exc:
-                results.append(exc)
+        try:
+            for where, payload, block, key, watch in prepared:
+                if not service.window.take_nowait():
+                    await service.window.take()
+                waiter = Waiter()
+                post = Post(where, payload, block, service.done, waiter.complete, watch)
+                if key is None:
+                    service.submit(post)
+                    posts.append(post)
+                else:
+                    order.submit(key, post)
+                waiters.append(waiter)
+            for waiter in waiters:
+                try:
+                    results.append(await waiter.wait())
+                except Exception as exc:
+                    results.append(exc)
+        except trio.Cancelled:
+            order.give_up()
+            for post in posts:
+                service.give_up(post)
+            raise
         return results
 
     def pipeline(self, topic: Topic[M], *, max_pending: int = 1000) -> Pipeline[M]:
@@ -145,7 +156,9 @@ class Publisher:
         Of a sequenced topic one message per key is under way at a time, so the stream has each
         key's messages in the order of the sends, whatever fails meanwhile.
         Leaving the block waits for every acknowledgement and raises one `ExceptionGroup` with
-        each failure (its `message` attribute is the message).
+        each failure (its `message` attribute is the message). Cancelled, it waits for nothing, and
+        of a sequenced topic sends nothing more: of each key the first few are stored, in order,
+        before whatever is published afterwards.
         """
         return Pipeline(self, self._service, topic, max_pending)
 
@@ -303,9 +316,15 @@ class Pipeline(Generic[M]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if error is None or isinstance(error, Exception):
+        if error is not None and not isinstance(error, Exception):
+            self._order.give_up()
+            return
+        try:
             while self._pending:
                 await self._lot.park()
+        except trio.Cancelled:
+            self._order.give_up()
+            raise
         if self._failures:
             group = ExceptionGroup(
                 f"{len(self._failures)} messages of topic {self._topic.queue!r} were not stored",

@@ -35,17 +35,18 @@ class ShardFence:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._expected: dict[str, int] = {}
-        self._doubted: set[str] = set()
+        #: Queues in doubt; each doubt is an object of its own, so that a look knows a newer one.
+        self._doubted: dict[str, object] = {}
 
     def expect(self, queue: str, shards: int) -> None:
         """A message for one of so many shards is about to be posted."""
         if self._expected.get(queue) != shards:
             self._expected[queue] = shards
-            self._doubted.add(queue)
+            self._doubted[queue] = object()
 
     def doubt(self, queue: str) -> None:
         if queue in self._expected:
-            self._doubted.add(queue)
+            self._doubted[queue] = object()
 
     def doubt_subject(self, subject: str) -> None:
         self.doubt(subject.rpartition(_SHARD)[0])
@@ -60,16 +61,19 @@ class ShardFence:
         return [post for post in batch if self.doubts(post.subject)]
 
     async def refusal(self, subject: str) -> Exception | None:
-        """Look. None: the numbers agree, and the posts may go. `ShoveError`s are returned."""
+        """Look. None: the numbers agree, and the posts may go. `ShoveError`s are returned.
+
+        The doubt stays until the answer is here, so what is published meanwhile waits as well, and
+        it stays longer when there is a newer one by then: a change that was announced meanwhile.
+        """
         queue = subject.rpartition(_SHARD)[0]
-        # Taken away first: a change that is announced while we look leaves a doubt.
-        self._doubted.discard(queue)
+        doubt = self._doubted.get(queue)
         try:
             layout = await self._backend.shard_layout(queue, partial(self.doubt, queue))
         except ShoveError as exc:
             refusal: ShoveError | None = exc
         else:
             refusal = publish_refusal(queue, self._expected[queue], layout)
-        if refusal is not None:
-            self._doubted.add(queue)
+        if refusal is None and self._doubted.get(queue) is doubt:
+            self._doubted.pop(queue, None)
         return refusal

@@ -11,6 +11,7 @@ import trio.testing
 
 from shove_actors import (
     BatchError,
+    Broker,
     MemoryConfig,
     MemoryServer,
     NatsConfig,
@@ -129,3 +130,82 @@ async def test_a_server_killed_under_a_pipeline_keeps_the_order(
                 if number % 2 == key:
                     numbers.append(number)
             assert numbers == list(range(key, count, 2))
+
+
+# ------------------------------------------------------------------ who is cancelled gives up
+
+
+async def _gives_up(how: str, broker: Broker, topic: SequencedTopic[Step], key: str) -> None:
+    publisher = broker.publisher()
+    batch = [Step(key, number) for number in (1, 2, 3)]
+    with trio.CancelScope() as scope:
+        if how == "publish":
+            scope.cancel()
+            await publisher.publish(topic, batch[0])
+        elif how == "batch":
+            scope.cancel()
+            await publisher.publish_batch(topic, batch)
+        else:
+            async with publisher.pipeline(topic) as pipe:
+                for step in batch:
+                    await pipe.send(step)
+                scope.cancel()
+                if how == "pipeline-body":
+                    await trio.lowlevel.checkpoint()
+    assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("how", ["publish", "batch", "pipeline-body", "pipeline-end"])
+@pytest.mark.parametrize("real", [False, True], ids=["memory", "nats"])
+async def test_nothing_of_what_was_cancelled_comes_behind_what_is_published_next(
+    request: pytest.FixtureRequest, how: str, real: bool
+) -> None:
+    """A batch of 1, 2, 3 that was cancelled, then 9: once stored as 1, 9, 2."""
+    config = NatsConfig(request.getfixturevalue("server").url) if real else MemoryConfig()
+    topic = ladder(f"gives-up-{how}")
+    async with open_broker(config) as broker:
+        await broker.declare(topic)
+        for number in range(40):
+            key = f"k{number}"
+            await _gives_up(how, broker, topic, key)
+            await broker.publisher().publish(topic, Step(key, 9))
+        assert broker.publisher()._service.window.taken == 0, "every place was given back"
+        found: dict[str, list[int]] = {}
+        sequence = 1
+        while (kept := await broker.backend.next_message(topic.queue, sequence)) is not None:
+            sequence = kept.sequence + 1
+            step = topic.decode(kept.payload)
+            found.setdefault(step.key, []).append(step.number)
+    assert len(found) == 40
+    for key, numbers in found.items():
+        assert numbers == [*range(1, len(numbers)), 9], key
+
+
+@pytest.mark.parametrize("how", ["publish", "batch", "pipeline-end"])
+async def test_what_was_cancelled_without_a_connection_is_not_sent_when_there_is_one(
+    autojump_clock: trio.testing.MockClock, how: str
+) -> None:
+    server, topic = MemoryServer(), ladder("ladder")
+    async with open_broker(MemoryConfig(server=server, name="mine")) as broker:
+        await broker.declare(topic)
+        server.faults.disconnect("mine")
+        publisher = broker.publisher()
+        batch = [Step("a", number) for number in (1, 2, 3)]
+        with trio.move_on_after(0.5) as scope:
+            if how == "publish":
+                await publisher.publish(topic, batch[0])
+            elif how == "batch":
+                await publisher.publish_batch(topic, batch)
+            else:
+                async with publisher.pipeline(topic) as pipe:
+                    for step in batch:
+                        await pipe.send(step)
+        assert scope.cancelled_caught
+        server.faults.reconnect("mine")
+        await publisher.publish(topic, Step("a", 9))
+        await trio.sleep(30)
+        assert [step.number for step in steps([m.payload for m in server.messages("ladder")])] == [
+            9
+        ]
+        assert publisher._service.window.taken == 0
+        assert publisher._service.idle

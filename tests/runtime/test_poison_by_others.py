@@ -7,20 +7,23 @@ key before believes it to be clean, and must hear of it.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+import pytest
 import trio
 import trio.testing
 
 from shove_actors import Broker, MemoryConfig, Outcome, SequencedTopic, open_broker
 from shove_actors.backends import Mark
+from shove_actors.backends.nats import NatsBackend
 from shove_actors.messaging import mark_name
 
 from .fixtures import Clock
 from .poisoning import gate_of, ledger, orders, settled, story
 from .replaying import names
-from .world import Order, Script, World, consuming, raw_publish
+from .world import Journal, Order, Script, World, consuming, raw_publish
 
 
 async def mark(broker: Broker, topic: SequencedTopic[Order], key: str) -> None:
@@ -140,3 +143,67 @@ async def test_who_has_ended_hears_nothing_any_more(
         await trio.sleep(1)
         assert gate_of(run)._news == news + 1
         assert memory.marks._watchers[topic.queue] == []
+
+
+async def test_who_loses_the_lease_while_it_poisons_writes_no_letter(
+    memory_world: World, autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record of its key was on the wire when its lease ended, and somebody else acknowledged
+    the message meanwhile. A letter of it would be handled again by a replay, out of turn."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    runs: Journal[tuple[str, str]] = Journal()
+
+    def handler(who: str, outcome: Outcome) -> Callable[[Order], Awaitable[Outcome]]:
+        async def handle(order: Order) -> Outcome:
+            runs.add((who, order.name))
+            return outcome
+
+        return handle
+
+    async with (
+        memory_world.broker(topic) as two,
+        open_broker(memory_world.config(name="one")) as one,
+    ):
+        write = one.backend.write_mark
+        written = trio.Event()
+
+        async def late(queue: str, name: str, value: bytes | None, *, revision: int) -> bool:
+            memory.faults.stall("one", "up")
+            await runs.until(2)
+            memory.faults.unstall("one")
+            done = await write(queue, name, value, revision=revision)
+            written.set()
+            return done
+
+        monkeypatch.setattr(one.backend, "write_mark", late)
+        async with consuming(one, topic, handler("A", Outcome.REJECT), ack_wait=2.0):
+            await two.publisher().publish(topic, Order("1", "k"))
+            await runs.until(1)
+            async with consuming(two, topic, handler("B", Outcome.ACK), ack_wait=2.0):
+                with trio.fail_after(60):
+                    await written.wait()
+                await trio.sleep(30)
+        assert runs.entries == [("A", "1"), ("B", "1")]
+        assert await memory_world.kept(two, topic.queue) == []
+        assert await memory_world.kept(two, topic.topology.dlq) == []
+        assert [found.key for found in await two.poisoned(topic)] == ["k"], "on the safe side"
+
+
+@pytest.mark.slow
+async def test_a_bucket_that_is_deleted_under_its_watchers_is_made_again(
+    server_world: World,
+) -> None:
+    """Consumers watch the bucket, which is interest in its subjects: to a write, nobody answers,
+    and the server does not say so. The shard stood still for ever."""
+    topic = ledger(server_world)
+    script = Script(outcomes={"bad": [Outcome.REJECT] * 9})
+    async with server_world.broker(topic) as broker:
+        assert isinstance(broker.backend, NatsBackend)
+        async with consuming(broker, topic, script):
+            await broker.backend.js.delete_stream(f"KV_{topic.queue}-poison")
+            await broker.publisher().publish_batch(topic, orders("bad", "2"))
+            letters = await server_world.until_kept(broker, topic.topology.dlq, 2)
+            assert [found.key for found in await broker.poisoned(topic)] == [orders("bad")[0].key]
+    assert story(letters) == [("bad", "rejected"), ("2", "sequence_failed")]
+    assert [name for name, _ in script.journal.entries] == ["bad"]

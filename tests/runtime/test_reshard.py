@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import pytest
 import trio
+import trio.testing
 
 from shove_actors import (
     BatchError,
@@ -229,6 +231,68 @@ async def test_publisher_of_the_old_number_never_reaches_a_lane_of_the_new_one(
                 await late.declare(old)
 
 
+@pytest.mark.parametrize("before", [True, False], ids=["published-before", "first-publish"])
+async def test_what_is_published_while_the_number_is_looked_up_waits_as_well(
+    world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch, before: bool
+) -> None:
+    """The doubt was taken back before the look: only the first of these was held."""
+    queue = world.fresh()
+    old, new = topic(queue, 2), topic(queue, 5)
+    async with world.broker(old) as operator, world.broker() as one:
+        publisher = one.publisher()
+        script = Script()
+        async with consuming(operator, old, script):
+            if before:
+                await publisher.publish(old, Order("0", "a"))
+            await operator.reshard(new, timeout=10)
+        looking, go_on = trio.Event(), trio.Event()
+        look = one.backend.shard_layout
+
+        async def slow(name: str, changed: object) -> object:
+            looking.set()
+            await go_on.wait()
+            return await look(name, changed)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(one.backend, "shard_layout", slow)
+        refused: Journal[str] = Journal()
+
+        async def publish(name: str) -> None:
+            with pytest.raises(TopologyError, match="has 5 shards"):
+                await publisher.publish(old, Order(name, "a"))
+            refused.add(name)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(publish, "1")
+            await looking.wait()
+            for number in range(2, 12):
+                nursery.start_soon(publish, str(number))
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert refused.entries == []
+            go_on.set()
+        assert len(refused) == 11
+        assert await world.kept(operator, queue) == []
+
+
+async def test_a_change_that_is_announced_during_the_look_leaves_a_doubt(
+    memory_world: World, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = memory_world.fresh()
+    async with memory_world.broker(topic(queue, 2)) as broker:
+        looks: Journal[str] = Journal()
+        look = broker.backend.shard_layout
+
+        async def announced(name: str, changed: Callable[[], None]) -> object:
+            found = await look(name, changed)
+            looks.add(name)
+            if len(looks) == 1:
+                changed()
+            return found
+
+        monkeypatch.setattr(broker.backend, "shard_layout", announced)
+        await broker.publisher().publish(topic(queue, 2), Order("1", "a"))
+        assert len(looks) == 2
+
+
 async def test_old_number_cannot_come_back_by_declaring_it(world: World, clock: Clock) -> None:
     """A process of the old number that starts once more finds an empty stream."""
     queue = world.fresh()
@@ -268,7 +332,7 @@ async def test_killed_while_draining_it_goes_on_or_back(world: World, clock: Clo
             with pytest.raises(TopologyError, match="run `reshard` again"):
                 await other.declare(new)
             with pytest.raises(TopologyError, match="already, not to 4"):
-                await other.reshard(topic(queue, 4), timeout=1)
+                await other.reshard(topic(queue, 4), timeout=2)
         # Back ...
         await broker.reshard(old, timeout=10)
         assert set(await server.subjects()) == set(shard_subjects(queue, 2))
@@ -316,6 +380,9 @@ async def test_refusals(world: World, clock: Clock) -> None:
             await broker.reshard(plain)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match="timeout"):
             await broker.reshard(topic(plain.queue, 2), timeout=0)
+        for wrong in ("5", None, float("nan"), True, 1.0):
+            with pytest.raises(UsageError, match="timeout"):
+                await broker.reshard(topic(plain.queue, 2), timeout=wrong)  # type: ignore[arg-type]
 
 
 async def test_first_publish_looks_once(

@@ -17,6 +17,7 @@ comes by another way than deliveries do; there it takes as long as a message tak
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,7 @@ from shove_actors._errors import (
     MessageNotFound,
     PermissionDenied,
     PublishRefused,
+    RequestTimeout,
     StreamNameInUse,
     StreamNotFound,
     TopicNotDeclared,
@@ -38,6 +40,9 @@ from shove_actors.messaging import bucket_stream, bucket_subject, encode_headers
 _CHANGED = frozenset({10071, 10164})
 #: JetStream is not ready, or short of something: worth another try.
 _TEMPORARY = frozenset({10008, 10023, 10028})
+#: For the answer to a write. Three of these fit into the time that a settle may take, so that a
+#: bucket that was deleted is noticed and made again within one.
+ANSWER_LIMIT_S: Final = 3.0
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _OPERATION = "KV-Operation"
 
@@ -118,7 +123,16 @@ async def _store(
     js: JetStream, bucket: str, subject: str, value: bytes, block: bytes
 ) -> bool | None:
     """None: no stream answers there. Errors do not name the subject: it says a user's key."""
-    reply = await js.connection.request(subject, value, header_block=block)
+    try:
+        reply = await js.connection.request(
+            subject, value, timeout=ANSWER_LIMIT_S, header_block=block
+        )
+    except RequestTimeout as exc:
+        if await _is_gone(js, bucket):
+            return None
+        raise RequestTimeout(
+            f"no answer to a mark in bucket {bucket} within {ANSWER_LIMIT_S:g} s"
+        ) from exc
     if reply.status is not None:
         return None
     try:
@@ -140,6 +154,16 @@ async def _store(
             f"{bucket_stream(bucket)}; a full one needs room, a changed one its settings back"
         )
     return True
+
+
+async def _is_gone(js: JetStream, bucket: str) -> bool:
+    """Whoever watches a bucket is interest in its subjects: where its stream is deleted, a write is
+    answered by nobody, and the server does not say so. Consumers of the topic watch it."""
+    try:
+        await js.stream_info(bucket_stream(bucket))
+    except StreamNotFound:
+        return True
+    return False
 
 
 async def keeps_marks(js: JetStream, queue: str) -> bool:
