@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule, run_state_machine_as_test
 
 from shove_actors import MessageMetadata, Outcome, SequencedTopic, SequenceFailure, TopologyBuilder
-from shove_actors.testing import MessagingMachine, Simulation
+from shove_actors.testing import (
+    Fault,
+    LoseAck,
+    LosePuback,
+    LoseRenewal,
+    MessagingMachine,
+    Simulation,
+)
 
 
 class Entry(msgspec.Struct):
@@ -38,10 +45,17 @@ LEDGER = SequencedTopic(
 )
 
 
+FAULTS: list[Fault] = [LoseAck(), LosePuback(), LoseRenewal()]
+
+
 class LedgerMachine(MessagingMachine):
     """Posts an entry whenever its handler is called: wrong after a redelivery."""
 
     topic = LEDGER
+    # Most of the machine's rules are left out, so that a minute is enough. A test keeps them.
+    busy_process_is_hit = settle_is_the_last = message_kills = None  # type: ignore[assignment]
+    kill = start_process = stop_process = None  # type: ignore[assignment]
+    publish_again = deliver = release = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__()
@@ -57,6 +71,11 @@ class LedgerMachine(MessagingMachine):
     @rule(count=st.integers(1, 3))
     def publish(self, count: int) -> None:
         self.sim.publish(count)
+
+    @rule(fault=st.sampled_from(FAULTS), then=st.just(0.0), which=st.just(0))
+    def goes_wrong(self, fault: Fault, then: float, which: int) -> None:
+        """Of all that the machine knows, what is lost on its way."""
+        self.sim.fault(fault)
 
     def make(self, number: int, key: str) -> Entry:
         return Entry(number, account=key)
@@ -86,8 +105,8 @@ class MendedMachine(LedgerMachine):
 
 
 SETTINGS = settings(
-    max_examples=200,
-    stateful_step_count=5,
+    max_examples=100,
+    stateful_step_count=6,
     deadline=None,
     derandomize=True,
     # Without `explain`, which traces every line of every run.

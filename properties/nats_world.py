@@ -215,6 +215,10 @@ class NatsWorld:
     def alive(self) -> list[str]:
         return [p.name for p in self.processes.values() if not (p.dead or p.stopping)]
 
+    @property
+    def busy(self) -> list[str]:
+        return [name for name in self.alive if self.checker.runs(name)]
+
     def start_process(self) -> str:
         return self._call(self._start)
 

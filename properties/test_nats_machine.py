@@ -120,6 +120,39 @@ class RealMachine(MessagingMachine):
     def goes_wrong(self, data: st.DataObject) -> None:
         self._do("fault", data.draw(_faults(self.topic), label="fault"))
 
+    # Nobody can be killed at an event of a real server, and leases take real time.
+    settle_is_the_last = message_kills = None  # type: ignore[assignment]
+
+    @rule(
+        slow=st.integers(1, 3),
+        move=st.sampled_from(["hang", "linger", "long"]),
+        after=st.sampled_from([0.0, 0.05, 0.5]),
+        cut=st.booleans(),
+        restart=st.booleans(),
+        which=st.integers(0, 2),
+        then=_TIMES,
+    )
+    def busy_process_is_hit(
+        self,
+        slow: int,
+        move: Move,
+        after: float,
+        cut: bool,
+        restart: bool,
+        which: int,
+        then: float,
+    ) -> None:
+        self._two_processes()
+        self._do("publish", slow, script=(move, move))
+        self._do("advance", after)
+        busy = self.sim.busy or self.sim.alive
+        if busy:
+            name = busy[which % len(busy)]
+            self._do("fault", Disconnect(name, 3.5) if cut else Stall(name, 3.5))
+        if restart:
+            self._do("fault", RestartServer())
+        self._do("advance", then)
+
     @precondition(lambda self: self.sim.rules.fail_all)
     @rule(which=st.integers(0, 2))
     def release(self, which: int) -> None:

@@ -70,8 +70,12 @@ LANES = (
     Defect(
         name="stale-settle",
         wrong="A delivery whose lease is lost is handed back, by sequence, under its new owner.",
-        by="I",
-        machines=("skip", "plain"),
+        by="I test",
+        machines=("plain", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_what_was_silent_hands_nothing_back_under_its_next_owner",
+        ),
         plants=(
             edit(MemoryLane, "_release", (_OWN_LEASE, "if not self._connected:")),
             edit(
@@ -107,8 +111,9 @@ LANES = (
     Defect(
         name="fence-left-out",
         wrong="What a killed server may have forgotten to have delivered is handled on.",
-        by="I",
-        machines=("skip", "fail_all"),
+        by="I test",
+        machines=("skip", "test"),
+        tests=("tests/testing/test_simulation.py::test_the_simulation_finds_a_missing_fence",),
         plants=(
             edit(
                 MemoryLane,

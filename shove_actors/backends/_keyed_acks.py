@@ -10,30 +10,42 @@ acknowledgements are sent without a question:
   only the key is remembered. If its next message comes before there was a reason to ask, that is
   the reason.
 * Acknowledgements of one durable that are sent one after another on one connection are read in that
-  order. So an answer to the last one proves all that were sent before, for every key. One question
+  order. So one answer proves all that were sent before its question, for every key. One question
   at a time is under way; what ends meanwhile waits for the next one.
 * When many are unproven, or none was asked for in a while, a question is asked for all of them, so
   that keys are not kept in memory.
 
 What an answer proves
     "Read in that order" holds only while none is left out. One may be, and a later one be answered
-    all the same,
+    all the same:
 
-    (a) when the connection was cut, or the durable's leader changed, in between;
-    (b) when the durable was rewound: it ignores what it has not delivered since, and answers what
-        it has. Our own rewind we know of before it leaves us. Somebody else's shows in the count of
-        deliveries. Everything that was ignored is delivered again, in the order of the stream, so
-        *before* anything that comes after it and could be answered: what comes again arrives here
-        before the answer.
+    (a) when the connection was cut, or the durable's leader changed, in between. Then all that is
+        unproven is *doubted*: no answer proves it, neither one that is under way nor a later one;
+    (b) when the durable was rewound. It ignores an acknowledgement of what it has not delivered
+        since, and gives no answer (probed: docs/keyed.md); everything that was ignored it delivers
+        again, in the order of the stream. So
 
-    So at (a), before our own rewind, and whenever a delivery does not fit (it is thrown away), all
-    that is unproven is *doubted*: no answer proves it, neither one that is under way nor a later
-    one. A delivery that fits and is settled already is acknowledged again, and from then on belongs
-    to those that the next question proves, not to those of the present one.
+        1  a question is always about the last of the stream, of all that it is to prove. If it is
+           answered, the durable has delivered everything up to there since it was rewound: all
+           that it had ignored before, too;
+        2  what it delivers again arrives here before the answer, because it was sent before. It is
+           acknowledged once more, and from then on belongs to those that the *next* question
+           proves; if it was asked for, all of that question do. A delivery that does not fit (the
+           count was begun anew by somebody) makes all that is unproven doubted;
+        3  but it may have been delivered to somebody else, who is pinned by now. So what is settled
+           before it has come again after a rewind of ours (`Ownership.seen`) is doubted at once, as
+           is everything that was unproven when we asked for the rewind.
 
     The doubted are looked for in the stream, which forgets a message when its acknowledgement was
-    read: one request for each that is still there, and for each gap one. What is still there is
+    read: one request for each that is still there, and one for each gap. What is still there is
     acknowledged again.
+
+    Left over are two coincidences, and both need our death within moments after them, because only
+    then does a successor see the difference: somebody else rewinds the durable *and* takes its pin
+    between our acknowledgement and its being read; or the durable's leader dies without a word,
+    an acknowledgement with it, and the next leader answers before we have heard of it. A message
+    of which a later one was begun is then handled again. Never do two run at once: that is the
+    lease's.
 
 Nothing else depends on it: the lease, taking over and handing on do not ask what is unproven. A
 drain asks once (`PinnedDurable.confirm`), so that the next owner does not repeat anything.

@@ -118,16 +118,23 @@ def check_fields(record: object) -> None:
             raise wrong_type(name, value, words)
 
 
+@cache
+def _by_name(kind: Any) -> Mapping[str, Rule]:
+    return {name: (fits, words) for name, fits, words in _rules(kind)}
+
+
 def check_settings(kind: type, settings: Mapping[str, object]) -> None:
     """The same for keyword arguments that a `TypedDict` declares; what it does not know is a
     `TypeError`, as of any function."""
-    known = {name: (fits, words) for name, fits, words in _rules(kind)}
+    if not settings:
+        return
+    known = _by_name(kind)
     for name, value in settings.items():
-        if name not in known:
+        rule = known.get(name)
+        if rule is None:
             raise TypeError(f"got an unexpected keyword argument {name!r}")
-        fits, words = known[name]
-        if not fits(value):
-            raise wrong_type(name, value, words)
+        if not rule[0](value):
+            raise wrong_type(name, value, rule[1])
 
 
 def wrong_type(name: str, value: object, words: str) -> InvalidOption:

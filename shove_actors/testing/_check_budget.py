@@ -141,6 +141,14 @@ class BudgetChecks:
             raise self._breach("B", event, f"{event.id} has a second dead letter of the same copy")
         if message.replayed:
             return  # the story of another life
+        if not event.letter:
+            # One that says which it is may be told of again, by an inventory; and who tells of it
+            # knows when each was stored, so whether the server had forgotten the one before.
+            if event.sequence in message.buried:
+                raise self._breach(
+                    "B", event, f"{event.id} has a second dead letter of the same copy"
+                )
+            message.buried += (event.sequence,)
         most = topic.rules.max_retries
         if reason == "max_retries_exceeded" and message.failed != (1 << most + 1) - 1:
             failures = bin(message.failed).count("1")

@@ -11,6 +11,7 @@ from ._rules import HistoryRules
 class MessageState:
     __slots__ = (
         "acked",
+        "buried",
         "dead",
         "deferred",
         "failed",
@@ -41,6 +42,8 @@ class MessageState:
         self.rejected = False
         self.remaining = False
         self.dead: str | None = None
+        #: Of which of its copies there is a dead letter that does not say which one it is.
+        self.buried: tuple[int, ...] = ()
         #: Some attempt has ended so that nothing more has to follow.
         self.final = False
         #: One bit per attempt that has failed.

@@ -22,7 +22,8 @@ from shove_actors._errors import UsageError
 #: ended       that handler has entirely ended (`outcome`)
 #: settled     the server has taken the acknowledgement: the message has left its queue
 #: dead        a dead letter is stored (`detail`: the reason; `sequence`: that of the message that
-#:             it is a copy of; `duplicate`: there is one of that message already)
+#:             it is a copy of; `letter`: its own; `duplicate`: there is one of that message
+#:             already, and the server must have known that)
 #: remaining   looked at in the end: still stored, in its queue or a hold queue
 #: suspected   it was noted that a suspect's handler is about to be called (`detail`: "over" when
 #:             that note is taken away again)
@@ -59,7 +60,8 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One thing that happened. What does not apply to its kind is left out.
 
     `time`: seconds of one clock for the whole history. `id`: the message's logical id, the same
-    over all its attempts. `sequence`: of the stored copy in its stream.
+    over all its attempts. `sequence`: of the stored copy in its stream. `letter`: of a dead letter,
+    its own sequence among the dead letters, by which one that is told of twice is known.
     """
 
     kind: Kind
@@ -74,6 +76,7 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     outcome: Result | None = None
     duplicate: bool = False
     detail: str = ""
+    letter: int = 0
 
     def __str__(self) -> str:
         """One line, for people."""

@@ -61,7 +61,6 @@ _HARM: dict[str, Callable[[str], tuple[Fault, ...]]] = {
     "silent": lambda name: (Stall(name, 11.0),),
     "its server killed": lambda name: (RestartServer(),),
     "cut off, its server killed": lambda name: (Disconnect(name, 5.0), RestartServer()),
-    "killed": lambda name: (Crash(name),),
 }
 #: Of one lane: a second or more of virtual time each, one after the other.
 _WAITING_ONES = 20
@@ -71,7 +70,7 @@ _KEYS = st.sampled_from([1, 3, 40])
 _EVERY = st.sampled_from([1, 10, 50, 200])
 _HIT: dict[str, Any] = {
     "quick": st.integers(0, 3),
-    "slow": st.sampled_from([1, 2, 6]),
+    "slow": st.sampled_from([1, 6]),
     "move": st.sampled_from(_LONG),
     "after": st.sampled_from([0.0, 0.05, 1.5, 5.0]),
     "harm": st.sampled_from(list(_HARM)),
@@ -86,7 +85,7 @@ _LAST: dict[str, Any] = {
     "then": st.sampled_from([1.0, 3.0, 12.0]),
 }
 #: What an example begins with, besides nothing, and how likely.
-_FIRST = st.sampled_from(["", "", "long", "long", "hit", "hit", "kills", "last"])
+_FIRST = st.sampled_from(["", "long", "long", "hit", "hit", "hit", "kills", "last"])
 
 
 class MessagingMachine(RuleBasedStateMachine):

@@ -26,12 +26,14 @@ import trio.testing
 from shove_actors._errors import BatchError
 from shove_actors.messaging import (
     DEATH_REASON,
+    DUPLICATE_WINDOW_S,
     MessageMetadata,
     Outcome,
     SequencedTopic,
     Topic,
     decode_headers,
     decode_key,
+    letter_id,
     letter_origin,
     logical_id,
     stored_of,
@@ -45,6 +47,8 @@ from ._history import Event, History, Result
 
 M = TypeVar("M")
 
+#: For so long a server knows an id; a millisecond less, since clocks round.
+_WINDOW_NS = int(DUPLICATE_WINDOW_S * 1e9) - 1_000_000
 _RESULTS: dict[str, Result] = {
     "ack": "ack",
     "retry": "retry",
@@ -246,6 +250,8 @@ async def take_inventory(history: History, broker: Broker, topic: Topic[Any]) ->
 
 async def _browse(history: History, broker: Broker, queue: str, stream: str, *, dead: bool) -> None:
     sequence = 1
+    #: When the last letter of each copy was stored.
+    stored: dict[tuple[int, int], int] = {}
     while True:
         kept = await broker.backend.next_message(stream, sequence)
         if kept is None:
@@ -254,14 +260,24 @@ async def _browse(history: History, broker: Broker, queue: str, stream: str, *, 
         headers = decode_headers(kept.raw_headers) if kept.raw_headers else {}
         key = headers.get(KEY_HEADER)
         origin = letter_origin(headers) if dead else None
+        name_of = letter_id if dead else logical_id
+        id_ = name_of(headers, stream, kept.sequence)
+        duplicate = False
+        if origin is not None and origin[1]:
+            # Its id is that of the letter before: after the window the server has forgotten it.
+            before = stored.get(origin)
+            duplicate = before is not None and kept.timestamp_ns - before < _WINDOW_NS
+            stored[origin] = kept.timestamp_ns
         history.add(
             Event(
                 "dead" if dead else "remaining",
                 history_time(),
                 topic=queue,
-                id=logical_id(headers, stream, kept.sequence),
+                id=id_,
                 key=decode_key(key) if key is not None else None,
                 sequence=origin[0] if origin is not None else kept.sequence,
+                duplicate=duplicate,
+                letter=kept.sequence if dead else 0,
                 detail=headers.get(DEATH_REASON, "") if dead else stream,
             )
         )

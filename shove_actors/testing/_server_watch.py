@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -22,6 +21,7 @@ from shove_actors.messaging import (
     decode_headers,
     decode_key,
     decode_record,
+    letter_id,
     letter_origin,
     logical_id,
 )
@@ -52,8 +52,9 @@ class ServerWatch:
         self._server = server
         self._queues: dict[str, tuple[Kind, str]] = {}
         self._sequenced: set[str] = set()
-        #: Copies by stream, what they are copies of, and as what; when each was stored.
-        self._copies: dict[tuple[str | None, ...], float] = {}
+        #: Copies by stream, what they are copies of, and as what; when each was stored, and as
+        #: which message.
+        self._copies: dict[tuple[object, ...], tuple[float, int]] = {}
         self._incarnation = server.incarnation
         for topic in topics:
             topology = topic.topology
@@ -78,38 +79,47 @@ class ServerWatch:
                 return
             kind = "held"  # back from there
         headers = decode_headers(block)
-        sequence = message.sequence
+        sequence, name_of = message.sequence, logical_id
+        # What a copy's id is made of. Of a message there is one dead letter, whatever its retries.
+        copy: tuple[object, ...] | None = None
         if kind == "dead":
-            origin = letter_origin(headers)
-            sequence = origin[0] if origin is not None else sequence
+            origin, name_of = letter_origin(headers), letter_id
+            if origin is not None:
+                sequence = origin[0]
+                copy = (stream, *origin) if origin[1] else None
+        elif ORIGIN in headers:
+            copy = stream, headers[ORIGIN], headers.get(RETRY_COUNT), headers.get(DEFER_COUNT)
         self._history.add(
             Event(
                 kind,
                 self._server.now(),
                 topic=queue,
-                id=logical_id(headers, stream, message.sequence),
+                id=name_of(headers, stream, message.sequence),
                 key=_key(headers.get(KEY)),
                 sequence=sequence,
-                duplicate=self._again(stream, headers),
+                duplicate=copy is not None and self._again(stream, message.sequence, copy),
                 detail=headers.get(DEATH_REASON, "") if kind == "dead" else stream,
+                letter=message.sequence if kind == "dead" else 0,
             )
         )
 
-    def _again(self, stream: str, headers: Mapping[str, str]) -> bool:
+    def _again(self, stream: str, sequence: int, copy: tuple[object, ...]) -> bool:
         """Whether the same copy was stored before, and its id must be known still."""
         server = self._server
         if self._incarnation != server.incarnation:
-            # Ids of what is stored no longer do not survive a restart.
+            # Ids of what is stored no longer do not survive a restart. What is stored now was so
+            # then: nearly all dead letters are, of held messages the few that wait.
             self._incarnation = server.incarnation
-            self._copies.clear()
-        origin = headers.get(ORIGIN)
-        if origin is None:
-            return False
-        copy = stream, origin, headers.get(RETRY_COUNT), headers.get(DEFER_COUNT)
+            self._copies = {
+                known: told
+                for known, told in self._copies.items()
+                if (name := str(known[0])) in server.streams
+                and told[1] in server.streams[name].messages
+            }
         before, now = self._copies.get(copy), server.now()
-        self._copies[copy] = now
+        self._copies[copy] = now, sequence
         window = server.streams[stream].settings.duplicate_window_s
-        return before is not None and now - before < window
+        return before is not None and now - before[0] < window
 
     def settled(self, stream: str, message: StoredMessage) -> None:
         kind, queue = self._queues.get(stream, ("held", ""))

@@ -31,9 +31,9 @@ LEASE_S = 1.5
 OPTIONS: dict[str, Any] = {"work_s": 0.02, "ack_wait": LEASE_S}
 SEEDS = int(os.environ.get("SHOVE_KEYED_CHAOS", "2"))
 
-#: What ends so soon after a process was resumed was in the pass in which it was stopped: some
-#: dozens of tasks, on a machine under load.
-SAME_PASS_S = 0.1
+#: What ends so soon after a process was resumed may have been in the pass in which it was stopped,
+#: unless something else shows that this pass is over. A machine under load takes its time.
+SAME_PASS_S = 2.0
 
 Call = tuple[Event, float]
 
@@ -44,6 +44,7 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
     What was cancelled when a stopped process went on had ended when it was stopped: nothing of it
     ran since. What was ready to run in the very pass in which the process was stopped finishes its
     step when it is resumed; nobody can prevent that (docs/operations.md), and it settles nothing.
+    That pass is over once another handler was interrupted, or begun.
     """
     running: dict[tuple[str, int], Event] = {}
     found: list[Call] = []
@@ -56,7 +57,10 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
         start = running.pop(name)
         end: float = event.at
         for stopped, resumed in stops.get(event.who, ()):
-            last_pass = event.at - resumed < SAME_PASS_S * 1e9
+            last_pass = event.at - resumed < SAME_PASS_S * 1e9 and not any(
+                other.who == event.who and other.what != "end" and resumed <= other.at < event.at
+                for other in everything
+            )
             if start.at <= stopped <= event.at and (event.what == "interrupted" or last_pass):
                 end = stopped
                 break

@@ -213,6 +213,48 @@ def plain() -> Story:
             plain().published(1).handled(1, "reject"),
             replace(RULES, dead_letters=False),
         ),
+        # A dead letter that an inventory finds as well.
+        (
+            Story()
+            .published(1)
+            .handled(1, "reject")
+            .dead(1, "rejected", letter=4)
+            .dead(1, "rejected", letter=4),
+            RULES,
+        ),
+        # Two of one message, the second when the id of the first was forgotten: after its window.
+        (
+            Story()
+            .published(1)
+            .handled(1, "reject")
+            .dead(1, "rejected", letter=4)
+            .process("crashed")
+            .waits(150)
+            .handled(1, "reject", process="w2")
+            .dead(1, "rejected", letter=5),
+            RULES,
+        ),
+        # Two copies of a message, stored under one id when it had been forgotten.
+        (
+            plain()
+            .published(1)
+            .handled(1, "reject")
+            .dead(1, "rejected")
+            .published(1, sequence=9)
+            .handled(1, "reject", sequence=9)
+            .dead(1, "rejected", sequence=9),
+            RULES,
+        ),
+        # Handled again by a replay, and given up again.
+        (
+            Story()
+            .published(1)
+            .handled(1, "reject")
+            .dead(1, "rejected")
+            .handled(1, "reject", detail="replay")
+            .dead(1, "rejected"),
+            RULES,
+        ),
         # A duplicate is not stored a second time.
         (plain().published(1).handled(1).published(1, duplicate=True), RULES),
     ],
@@ -291,6 +333,25 @@ def test_a_good_history(story: Story, rules: HistoryRules) -> None:
         ),
         (Story().handled(1).dead(1, "rejected"), RULES, "nobody did that"),
         (Story().handled(1, "retry").dead(1, "crashed"), RULES, "none was killed by it"),
+        # Given up twice.
+        (
+            Story().handled(1, "reject").dead(1, "rejected").dead(1, "rejected"),
+            RULES,
+            "m1 has a second dead letter of the same copy",
+        ),
+        (
+            plain().handled(1, "reject").dead(1, "rejected").dead(1, "rejected"),
+            RULES,
+            "m1 has a second dead letter of the same copy",
+        ),
+        (
+            Story()
+            .handled(1, "reject")
+            .dead(1, "rejected", letter=1)
+            .dead(1, "rejected", letter=2, duplicate=True),
+            RULES,
+            "m1 has a second dead letter of the same copy",
+        ),
         (
             Story().handled(1, "retry").handled(1, "retry"),
             replace(RULES, calm=True),

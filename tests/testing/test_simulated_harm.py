@@ -70,6 +70,25 @@ def test_the_handler_of_a_silent_process_has_ended_before_the_next_begins(
     assert second.time > first.time
 
 
+@pytest.mark.parametrize("policy", [None, *SHARDS])
+def test_what_was_silent_hands_nothing_back_under_its_next_owner(
+    policy: SequenceFailure | None,
+) -> None:
+    """`stale-settle`: what it sent at the end of its lease arrives while the next one is at it."""
+    shape = {"policy": policy} if policy is None else {"policy": policy, "shards": 1}
+    with Simulation(topic(**shape), make=Note) as sim:
+        first = sim.start_process()
+        sim.advance(0.97)
+        sim.publish(1, script=("hang", "hang"))
+        sim.start_process()
+        sim.start_process()
+        sim.fault(Stall(first, 11.0))
+        sim.advance(15.0)
+        begun = [e for e in sim.history if e.kind == "started"]
+        assert len(begun) == 2
+        sim.finish()
+
+
 @pytest.mark.parametrize("fault", [Disconnect, Stall])
 def test_what_waits_as_its_lease_is_lost_is_not_begun(fault: Callable[..., Fault]) -> None:
     """`starts-what-is-lost`."""
