@@ -97,7 +97,7 @@ class KeyedLane:
     @property
     def keys(self) -> int:
         """How many keys are in memory: those of what is in hand, and those of what is settled and
-        not known to be (no more than `UNPROVEN_MOST`, and not for long)."""
+        not known to be (no more than a few hundred, and not for long)."""
         return self._buffer.keys + self.acks.unproven
 
     @property

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import PurePath
+
+from shove_actors._errors import UsageError
 
 from ._checker import Checker
+from ._given import kind_of
 from ._history import Event
 from ._rules import HistoryRules, HistoryViolation, Violation
 
@@ -24,6 +28,10 @@ def check_history(
     is in it as `remaining`; only then can anything be missed (L, and what was passed over). Pure:
     it looks at nothing else. Some hundred thousand events per second.
     """
+    if isinstance(history, (str, bytes, PurePath)) or not isinstance(history, Iterable):
+        raise UsageError(
+            f"history is {kind_of(history)}: give a History (of a file, History.read(path))"
+        )
     events = history if isinstance(history, (list, tuple)) else list(history)
     checker = Checker(rules)
     feed = checker.feed

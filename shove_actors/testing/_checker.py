@@ -31,6 +31,7 @@ from collections.abc import Mapping
 
 from ._check_budget import BudgetChecks
 from ._check_state import MessageState, TopicState
+from ._given import check_kind
 from ._history import Event
 from ._rules import HistoryRules
 
@@ -48,6 +49,11 @@ class Checker(BudgetChecks):
 
     def __init__(self, rules: HistoryRules | Mapping[str, HistoryRules] | None = None) -> None:
         given = rules if rules is not None else HistoryRules()
+        what = "HistoryRules(...), or a dict of them by topic"
+        check_kind(given, "rules", (HistoryRules, Mapping), what)
+        if isinstance(given, Mapping):
+            for topic, those in given.items():
+                check_kind(those, f"rules of topic {topic!r}", HistoryRules, "HistoryRules(...)")
         self._default = given if isinstance(given, HistoryRules) else None
         self._topics = (
             {} if isinstance(given, HistoryRules) else {t: TopicState(r) for t, r in given.items()}

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 
 from shove_actors._errors import UsageError
 from shove_actors.backends.memory import Direction, FaultEvent, MemoryServer
+from shove_actors.runtime._checks import check_number, check_whole
 
 from ._fault_kinds import (
     Crash,
@@ -60,9 +61,11 @@ class Rates:
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            most = 1.0 if field.name in _SHARES else math.inf
-            if not (math.isfinite(value) and 0 <= value <= most):
-                raise UsageError(f"Rates({field.name}={value!r}): from 0 to {most:g}, and finite")
+            share = field.name in _SHARES
+            rule = "a number from 0 to 1" if share else "a finite number, 0 or more"
+            check_number(value, f"Rates: {field.name}", rule)
+            if not 0 <= value <= (1.0 if share else math.inf):
+                raise UsageError(f"Rates: {field.name}={value!r}: {rule}")
 
     @classmethod
     def only(cls, **rates: float) -> Rates:
@@ -76,6 +79,7 @@ class Rates:
         And not more than a few processes killed in any: each is started again, which takes as long
         as some hundred deliveries.
         """
+        check_whole(size, "size", least=1)
         times = max(1.0, _BATCH / size)
         shares = {name: min(_MOST, getattr(self, name) * times) for name in _SHARES}
         shares["crash"] = min(shares["crash"], _CRASHES / size)

@@ -6,12 +6,13 @@ moment, the one that has been open for longest. Durations are seconds.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
-from shove_actors._errors import UsageError
 from shove_actors.backends.memory import Direction
+from shove_actors.runtime._checks import check_seconds, check_switch
+
+from ._given import check_one_of, check_text
 
 
 class _Fault:
@@ -22,10 +23,15 @@ class _Fault:
     def __post_init__(self) -> None:
         for field in fields(self):  # type: ignore[arg-type]
             value = getattr(self, field.name)
-            if field.name.endswith("_s") and not (math.isfinite(value) and value >= 0):
-                raise UsageError(
-                    f"{type(self).__name__}({field.name}={value!r}): seconds, finite and 0 or more"
-                )
+            name = f"{type(self).__name__}: {field.name}"
+            if field.name.endswith("_s"):
+                check_seconds(value, name)
+            elif field.name in ("after", "killed"):
+                check_switch(value, name)
+            elif field.name == "direction":
+                check_one_of(value, name, get_args(Direction))
+            elif value is not None or field.name != "process":
+                check_text(value, name)
 
     def __repr__(self) -> str:
         changed = ", ".join(
@@ -139,6 +145,7 @@ WorldFault: TypeAlias = (
     Crash | Disconnect | Stall | Slow | RestartServer | DeleteConsumer | StreamFull
 )
 Fault: TypeAlias = EventFault | WorldFault
+ALL_FAULTS: tuple[type[Fault], ...] = get_args(Fault)
 
 #: The events that an event fault can happen to.
 EVENTS_OF: dict[type[object], tuple[str, ...]] = {

@@ -29,9 +29,11 @@ from functools import partial
 from shove_actors._errors import StreamFull as StreamFullError
 from shove_actors._errors import UsageError
 from shove_actors.backends.memory import Effect, FaultEvent, MemoryBackend, MemoryServer
+from shove_actors.runtime._checks import check_seconds, check_whole
 
 from ._fault_draws import Drawn, Rates
 from ._fault_kinds import (
+    ALL_FAULTS,
     EVENTS_OF,
     Crash,
     DeleteConsumer,
@@ -48,6 +50,7 @@ from ._fault_kinds import (
     Stall,
     StreamFull,
 )
+from ._given import check_function, check_kind, check_names, check_one_of, in_trio, kind_of
 
 EVENTS: tuple[FaultEvent, ...] = ("publish", "deliver", "ack", "nak", "renew")
 _NEVER = 1 << 62
@@ -61,8 +64,8 @@ class At:
     fault: Fault
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.moment) and self.moment >= 0):
-            raise UsageError(f"at({self.moment!r}, ...): seconds, finite and 0 or more")
+        check_seconds(self.moment, "at(moment, fault): moment")
+        _check_fault(self.fault)
 
     def __repr__(self) -> str:
         return f"at({self.moment!r}, {self.fault!r})"
@@ -77,10 +80,9 @@ class On:
     fault: Fault
 
     def __post_init__(self) -> None:
-        if self.event not in EVENTS:
-            raise UsageError(f"on({self.event!r}, ...): one of {', '.join(EVENTS)}")
-        if self.nth < 1:
-            raise UsageError(f"on({self.event!r}, {self.nth}, ...): counted from 1")
+        check_one_of(self.event, "on(event, nth, fault): event", EVENTS)
+        check_whole(self.nth, "on(event, nth, fault): nth", least=1, why=": counted from 1")
+        _check_fault(self.fault)
         possible = EVENTS_OF.get(type(self.fault))
         if possible is not None and self.event not in possible:
             raise UsageError(
@@ -90,6 +92,25 @@ class On:
 
     def __repr__(self) -> str:
         return f"on({self.event!r}, {self.nth}, {self.fault!r})"
+
+
+def _check_fault(fault: object) -> None:
+    if not isinstance(fault, ALL_FAULTS):
+        raise UsageError(f"fault is {kind_of(fault)}: give one, such as LoseAck()")
+
+
+def _check_step(step: object, number: int) -> None:
+    if isinstance(step, (At, On)):
+        return
+    if isinstance(step, ALL_FAULTS):
+        raise UsageError(
+            f"step {number} of the plan does not say when: give on('ack', 1, {step!r}), or "
+            f"at(2.0, {step!r})"
+        )
+    raise UsageError(
+        f"step {number} of the plan is {kind_of(step)}: give on(...) and at(...), one by one "
+        "(of a list, FaultPlan(*steps))"
+    )
 
 
 def at(moment: float, fault: Fault) -> At:
@@ -138,8 +159,9 @@ class FaultPlan:
         self._drawn: Drawn | None = None
         #: Streams that were made to refuse.
         self._full: set[str] = set()
-        self._ended = False
-        for step in steps:
+        self._ended = self._begun = False
+        for number, step in enumerate(steps, 1):
+            _check_step(step, number)
             if isinstance(step, On):
                 self._at_event[step.event].setdefault(step.nth, []).append(step.fault)
 
@@ -157,6 +179,12 @@ class FaultPlan:
         `for_s`: seconds after which nothing happens any more. `spare`: names of processes that
         are never killed.
         """
+        check_kind(seed, "seed", int, "a whole number")
+        if rates is not None:
+            check_kind(rates, "rates", Rates, "Rates(...), or None for the usual ones")
+        if for_s != math.inf:
+            check_seconds(for_s, "for_s")
+        check_names(spare, "spare")
         plan = cls()
         plan._drawn = Drawn(random.Random(seed), rates or Rates(), for_s, frozenset(spare))
         return plan
@@ -169,30 +197,44 @@ class FaultPlan:
     # ------------------------------------------------------------------------ for users
 
     def install(self, server: MemoryServer) -> FaultPlan:
-        """From now on. Returns the plan itself. Raises `UsageError` for a second time, or when
-        the server has a plan.
+        """From now on; outside of Trio, from the moment when the server is first used. Returns the
+        plan itself. Raises `UsageError` for a second time, or when the server has a plan.
         """
+        check_kind(server, "server", MemoryServer, "a MemoryServer")
         if self._server is not None:
             raise UsageError("this plan was installed before: make one for each run (replay())")
         if server.faults.watch is not None:
             raise UsageError("this server has a plan: quiet() it first")
-        self._server, self._start = server, server.now()
+        self._server = server
         server.faults.watch = self._watch
+        drawn = self._drawn
+        for event in EVENTS:
+            if drawn is not None:
+                self._draw_event(drawn, event)
+            else:
+                self._next[event] = min(self._at_event[event], default=_NEVER)
+        if in_trio():
+            self._begin()
+        else:
+            server.call_soon(self._begin)  # there is no time yet
+        return self
+
+    def _begin(self) -> None:
+        """From here on moments are counted."""
+        if self._begun:
+            return
+        self._begun = True
+        server = self._installed()
+        self._start = server.now()
         for step in self._steps:
             if isinstance(step, At):
                 server.call_at(self._start + step.moment, partial(self._take, step))
-        drawn = self._drawn
-        if drawn is not None:
-            for event in EVENTS:
-                self._draw_event(drawn, event)
-            self._draw_moment(drawn)
-        else:
-            for event in EVENTS:
-                self._next[event] = min(self._at_event[event], default=_NEVER)
-        return self
+        if self._drawn is not None and not self._ended:
+            self._draw_moment(self._drawn)
 
     def listen(self, listener: Callable[[Happened], None]) -> None:
         """Called with everything that happens, right before it does. Must not raise or wait."""
+        check_function(listener, "listener", "a function of what has happened")
         self._listeners.append(listener)
 
     def take(self, fault: Fault, event: FaultEvent | None = None) -> None:
@@ -204,6 +246,13 @@ class FaultPlan:
         if event is not None:
             self._wait_for(On(event, 1, fault).event, fault)
             return
+        _check_fault(fault)
+        if not in_trio():
+            raise UsageError(
+                "take(fault) is for a run under way, in Trio: before it, give the plan at(0.0, "
+                f"{fault!r})"
+            )
+        self._begin()
         self._take(At(max(0.0, server.now() - self._start), fault))
 
     def quiet(self) -> None:

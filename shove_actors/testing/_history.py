@@ -15,6 +15,8 @@ import msgspec
 
 from shove_actors._errors import UsageError
 
+from ._given import check_function, check_kind
+
 #: published   the publisher was told that it is stored (`sequence` in its stream; `duplicate`;
 #:             `detail`: the batch it belongs to)
 #: started     a handler was called (`attempt`: its `retry_count`; `detail`: "replay" of a dead
@@ -118,6 +120,8 @@ class History:
         self, events: Iterable[Event] = (), *, path: str | os.PathLike[str] | None = None
     ) -> None:
         self._events: list[Event] = list(events)
+        for event in self._events:
+            check_kind(event, "an event of the history", Event, "Event(...); of lines, from_lines")
         self._listeners: list[Callable[[Event], object]] = []
         # Unbuffered: a line is with the kernel when `add` returns.
         self._file: IO[bytes] | None = open(path, "ab", buffering=0) if path else None  # noqa: SIM115
@@ -146,6 +150,7 @@ class History:
             listener(event)
 
     def listen(self, listener: Callable[[Event], object]) -> None:
+        check_function(listener, "listener", "a function of an Event")
         self._listeners.append(listener)
 
     def count(self, kind: Kind) -> int:
@@ -168,12 +173,14 @@ class History:
         Path(path).write_bytes(self.to_lines())
 
     @classmethod
-    def from_lines(cls, lines: bytes | Iterable[bytes | str]) -> History:
+    def from_lines(cls, lines: bytes | str | Iterable[bytes | str]) -> History:
         """From JSON lines. A last line that is cut off, as by SIGKILL, is left out.
 
         Raises `UsageError` naming the first line that is no event.
         """
-        split = lines.splitlines() if isinstance(lines, bytes) else list(lines)
+        split: list[bytes | str] = (
+            [*lines.splitlines()] if isinstance(lines, (bytes, str)) else list(lines)
+        )
         events: list[Event] = []
         for number, line in enumerate(split, 1):
             if not line.strip():

@@ -19,16 +19,18 @@ Single deliveries are the runtime's business, and a step has hundreds of them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
 from shove_actors._errors import UsageError
 from shove_actors.backends.memory import FaultEvent
 from shove_actors.messaging import SequencedTopic, Topic
+from shove_actors.runtime._checks import check_whole
 
 from ._fault_kinds import Crash, Disconnect, Fault, RestartServer, Slow, Stall
 from ._faults import FaultPlan
+from ._given import check_kind, check_moves
 from ._moves import Move
 from ._simulation import ACK_WAIT_S, PUBLISHER, Simulation
 
@@ -114,6 +116,12 @@ class MessagingMachine(RuleBasedStateMachine):
         super().__init__()
         if not isinstance(getattr(type(self), "topic", None), Topic):
             raise UsageError(f"{type(self).__name__} needs a class attribute `topic`")
+        check_kind(self.options, "options", Mapping, "a dict of what group.register takes")
+        check_whole(self.batch, "batch", least=1)
+        check_whole(self.most_processes, "most_processes", least=1)
+        check_moves(self.moves, "moves")
+        if not self.moves:
+            raise UsageError("moves is empty: give at least ('ack',)")
         self._failed = self._operator = False
 
     def _do(self, name: str, *args: Any, **options: Any) -> Any:

@@ -43,6 +43,7 @@ from shove_actors.runtime import Broker, Publisher, PublishReceipt
 from shove_actors.runtime._handler import resolve
 from shove_actors.runtime._replay_lane import ReplayLane
 
+from ._given import check_kind, check_text
 from ._history import Event, History, Result
 
 M = TypeVar("M")
@@ -70,6 +71,8 @@ class Recorder:
     """Writes one process's part of a history. Made by `recording`."""
 
     def __init__(self, history: History, process: str) -> None:
+        check_kind(history, "history", History, "a History, such as History(path=...)")
+        check_text(process, "process")
         self.history = history
         self.process = process
         #: Set when the process was killed: what its tasks still do is not part of history.
@@ -240,6 +243,9 @@ async def take_inventory(history: History, broker: Broker, topic: Topic[Any]) ->
     Nothing is delivered or changed. For `check_history(..., complete=True)`, once nothing else
     happens any more. Works on both backends. Raises what looking at the streams raises.
     """
+    check_kind(history, "history", History, "a History")
+    check_kind(broker, "broker", Broker, "an open broker")
+    check_kind(topic, "topic", Topic, "a Topic; call it once for each")
     topology = topic.topology
     for stream in [topology.queue, *(hold.name for hold in topology.holds)]:
         if stream == topology.queue or not topology.sequenced:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from shove_actors._errors import UsageError
+from shove_actors.runtime._checks import check_seconds, check_switch, check_whole
 
+from ._given import check_kind
 from ._history import Event
 
 #: The invariants by their letters; see `check_history`.
@@ -17,6 +18,8 @@ LETTERS = frozenset("OILBPT")
 
 #: How many events of the same matter are shown before and after the one that breaks a rule.
 _BEFORE, _AFTER = 8, 2
+
+_SWITCHES = ("fail_all", "dead_letters", "quiescent", "calm", "replays", "suspects", "keyed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +50,15 @@ class HistoryRules:
     keyed: bool = False
 
     def __post_init__(self) -> None:
-        if self.max_retries < 0:
-            raise UsageError(f"max_retries={self.max_retries}: 0 or more")
-        if self.handler_timeout is not None and not 0 < self.handler_timeout < math.inf:
-            raise UsageError(f"handler_timeout={self.handler_timeout}: seconds above 0, or None")
+        check_whole(self.max_retries, "max_retries")
+        if self.handler_timeout is not None:
+            check_seconds(self.handler_timeout, "handler_timeout", positive=True, why=", or None")
+        for name in _SWITCHES:
+            check_switch(getattr(self, name), name)
+        check_kind(self.retry_delays, "retry_delays", tuple, "a tuple of seconds, one per retry")
+        for delay in self.retry_delays:
+            check_seconds(delay, "retry_delays: a delay")
+        check_kind(self.only, "only", str, "letters of the invariants, such as 'OI'")
         if not LETTERS.issuperset(self.only):
             raise UsageError(f"only={self.only!r}: letters of {''.join(sorted(LETTERS))}")
 

@@ -28,6 +28,7 @@ from shove_actors.messaging import (
 
 from ._fault_kinds import DeleteConsumer, RestartServer
 from ._faults import FaultPlan, Happened
+from ._given import check_kind
 from ._history import Event, History, Kind
 from ._recorder import Recorder
 
@@ -48,6 +49,11 @@ class ServerWatch:
     """
 
     def __init__(self, history: History, server: MemoryServer, topics: list[Topic[Any]]) -> None:
+        check_kind(history, "history", History, "a History")
+        check_kind(server, "server", MemoryServer, "a MemoryServer")
+        check_kind(topics, "topics", (list, tuple), "a list of topics")
+        for topic in topics:
+            check_kind(topic, "a topic", Topic, "a Topic")
         self._history = history
         self._server = server
         self._queues: dict[str, tuple[Kind, str]] = {}

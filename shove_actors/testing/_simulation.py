@@ -26,10 +26,13 @@ from shove_actors._errors import BatchError, UnavailableError, UsageError
 from shove_actors.backends import margins
 from shove_actors.backends.memory import FaultEvent, MemoryServer
 from shove_actors.messaging import SequencedTopic, SequenceFailure, Topic
+from shove_actors.runtime._checks import check_seconds, check_switch, check_whole
+from shove_actors.runtime._handler import resolve
 
 from ._checker import Checker
 from ._fault_kinds import Crash, Fault, RestartServer
 from ._faults import FaultPlan, Happened
+from ._given import check_function, check_kind, check_moves
 from ._history import Event, History
 from ._hush import Hush
 from ._moves import Move
@@ -80,6 +83,16 @@ class Simulation(Generic[M]):
         replays: bool = False,
         revive: bool = False,
     ) -> None:
+        check_kind(topic, "topic", Topic, "a Topic")
+        check_function(make, "make", "a function of (number, key) that makes a message")
+        if handler is not None:
+            handler = resolve(handler).call
+        if plan is not None:
+            check_kind(plan, "plan", FaultPlan, "a FaultPlan")
+        if options is not None:
+            check_kind(options, "options", Mapping, "a dict of what group.register takes")
+        check_switch(replays, "replays")
+        check_switch(revive, "revive")
         self.topic = topic
         self.make = make
         self.options: dict[str, Any] = {
@@ -234,6 +247,7 @@ class Simulation(Generic[M]):
     def stop_process(self, name: str, *, hard: bool = False) -> None:
         """Let it drain and end, in the steps that follow; `hard`: its handlers are cancelled."""
         process = self._process(name)
+        check_switch(hard, "hard")
         process.stopping = True
         if process.group is not None and hard:
             self.history.add(Event("fault", self.trio.now, name, detail="hard stop"))
@@ -251,7 +265,8 @@ class Simulation(Generic[M]):
     def _process(self, name: str) -> Process:
         process = self.processes.get(name)
         if process is None:
-            raise UsageError(f"no process {name!r} runs; there are {', '.join(self.processes)}")
+            running = ", ".join(self.processes) or "none"
+            raise UsageError(f"no process {name!r} runs; those that do: {running}")
         return process
 
     async def _install(self) -> None:
@@ -272,6 +287,10 @@ class Simulation(Generic[M]):
         `script`: what the handler does in the attempts of every `every`-th message of the batch;
         when it is used up, it acknowledges.
         """
+        check_whole(count, "count")
+        check_whole(keys, "keys", least=1)
+        check_whole(every, "every", least=1)
+        check_moves(script, "script")
         batch: list[M] = []
         ids: list[str] = []
         for position in range(count):
@@ -288,6 +307,7 @@ class Simulation(Generic[M]):
 
     def publish_again(self, back: int = 1) -> None:
         """Publish an earlier message once more, with its id: the `back`-th last."""
+        check_whole(back, "back", least=1)
         number = self._number - back
         if number < 0:
             return
@@ -327,6 +347,8 @@ class Simulation(Generic[M]):
 
         Not when there is nothing left to handle, or nobody to do it.
         """
+        check_whole(count, "count")
+        check_seconds(within_s, "within_s")
         before, end = self.checker.started, self.trio.now + within_s
         while self.checker.started - before < count and self.trio.now < end:
             if not self.processes or self._settled():
@@ -352,6 +374,8 @@ class Simulation(Generic[M]):
 
     def release(self, key: str) -> None:
         """As an operator would, from the publisher's process; with `replays`, by a replay."""
+
+        check_kind(key, "key", str, "the key of messages")
 
         async def release() -> None:
             assert self._publisher is not None

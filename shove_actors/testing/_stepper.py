@@ -29,7 +29,9 @@ from typing import Any, ParamSpec, TypeVar
 import trio
 
 from shove_actors._errors import UsageError
+from shove_actors.runtime._checks import check_number, check_seconds
 
+from ._given import check_function
 from ._guest import GuestRun
 from ._step import Step
 
@@ -76,6 +78,8 @@ class Stepper:
     """
 
     def __init__(self, main: Callable[[], Awaitable[object]] | None = None) -> None:
+        if main is not None:
+            check_function(main, "main", "an async function without arguments")
         self._main_function = main
         self._main: Step[object] | None = None
         self._run: GuestRun | None = None
@@ -152,6 +156,7 @@ class Stepper:
     ) -> Step[T]:
         """Start an async function and run everything, it included, until it ends or is blocked."""
         self._checked()
+        check_function(function, "function", "an async function, and its arguments after it")
 
         async def work() -> T:
             return await function(*args, **kwargs)
@@ -193,8 +198,7 @@ class Stepper:
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping at each deadline on the way until every task is blocked."""
         run = self._checked()
-        if not (seconds >= 0 and math.isfinite(seconds)):
-            raise UsageError(f"advance({seconds}): seconds must be finite and 0 or more.")
+        check_seconds(seconds, "advance: seconds")
         target = self._now + seconds
         self.settle()
         while self.step(target):
@@ -205,6 +209,8 @@ class Stepper:
     def step(self, limit: float) -> bool:
         """Let time pass to the next deadline and stop there; False if none is due by `limit`."""
         run = self._checked()
+        if limit != math.inf:
+            check_number(limit, "step: limit", "a moment in virtual time (seconds)")
         if not run.move_to_deadline(limit):
             return False
         self._now = run.clock.current_time()
