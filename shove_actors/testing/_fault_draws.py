@@ -33,7 +33,7 @@ from ._fault_kinds import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Rates:
     """How often a drawn plan lets what happen.
 
@@ -66,6 +66,17 @@ class Rates:
             check_number(value, f"Rates: {field.name}", rule)
             if not 0 <= value <= (1.0 if share else math.inf):
                 raise UsageError(f"Rates: {field.name}={value!r}: {rule}")
+
+    def __repr__(self) -> str:
+        """The shorter way to write it."""
+        usual = {field.name: field.default for field in fields(self)}
+        none = {name: usual[name] if name.startswith("longest") else 0.0 for name in usual}
+        ways = []
+        for call, start in (("Rates", usual), ("Rates.only", none)):
+            given = [(name, getattr(self, name)) for name in usual]
+            changed = [f"{name}={value!r}" for name, value in given if value != start[name]]
+            ways.append(f"{call}({', '.join(changed)})")
+        return min(ways, key=len)
 
     @classmethod
     def only(cls, **rates: float) -> Rates:

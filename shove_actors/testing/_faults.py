@@ -148,6 +148,8 @@ class FaultPlan:
         #: How many events of each kind there were.
         self.counts: dict[FaultEvent, int] = dict.fromkeys(EVENTS, 0)
         self._steps = steps
+        #: The code that makes this plan, before anything has happened.
+        self.source = f"FaultPlan({', '.join(map(repr, steps))})"
         self._at_event: dict[FaultEvent, dict[int, list[Fault]]] = {e: {} for e in EVENTS}
         self._next_event: dict[FaultEvent, Fault | None] = dict.fromkeys(EVENTS)
         #: Event faults whose moment has come: they happen to the next event of their kind.
@@ -185,14 +187,19 @@ class FaultPlan:
         if for_s != math.inf:
             check_seconds(for_s, "for_s")
         check_names(spare, "spare")
-        plan = cls()
-        plan._drawn = Drawn(random.Random(seed), rates or Rates(), for_s, frozenset(spare))
+        plan, names = cls(), sorted(spare)
+        plan._drawn = Drawn(random.Random(seed), rates or Rates(), for_s, frozenset(names))
+        options = [] if for_s == math.inf else [f"for_s={for_s!r}"]
+        options += [f"spare={names!r}"] if names else []
+        plan.source = (
+            f"FaultPlan.seeded({', '.join([repr(seed), repr(rates or Rates()), *options])})"
+        )
         return plan
 
     def __repr__(self) -> str:
         if self._drawn is not None:
             return f"<FaultPlan drawn, {len(self.happened)} steps taken>"
-        return f"FaultPlan({', '.join(map(repr, self._steps))})"
+        return self.source
 
     # ------------------------------------------------------------------------ for users
 

@@ -19,6 +19,7 @@ Single deliveries are the runtime's business, and a step has hundreds of them.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -35,7 +36,7 @@ from ._moves import Move
 from ._simulation import ACK_WAIT_S, PUBLISHER, Simulation
 
 try:
-    from hypothesis import note
+    from hypothesis import currently_in_test_context, note
     from hypothesis import strategies as st
     from hypothesis.stateful import (
         RuleBasedStateMachine,
@@ -122,19 +123,15 @@ class MessagingMachine(RuleBasedStateMachine):
         check_moves(self.moves, "moves")
         if not self.moves:
             raise UsageError("moves is empty: give at least ('ack',)")
-        self._failed = self._operator = False
+        self._operator = False
+        #: Whoever makes the machine may be dealing with an exception of his own.
+        self._before = sys.exc_info()[1]
 
     def _do(self, name: str, *args: Any, **options: Any) -> Any:
-        try:
-            done = getattr(self.sim, name)(*args, **options)
-            if self._operator and name in ("advance", "deliver") and self.sim.poisoned:
-                self.sim.release(self.sim.poisoned[0])
-            return done
-        except BaseException:
-            self._failed = True
-            if self.sim.plan.happened:
-                note(f"# faults so far: {self.sim.plan.program()}")
-            raise
+        done = getattr(self.sim, name)(*args, **options)
+        if self._operator and name in ("advance", "deliver") and self.sim.poisoned:
+            self.sim.release(self.sim.poisoned[0])
+        return done
 
     # --------------------------------------------------------------------------- rules
 
@@ -322,15 +319,41 @@ class MessagingMachine(RuleBasedStateMachine):
         """Everything is settled, unless the example has failed already."""
         if not hasattr(self, "sim"):
             return
+        # Hypothesis calls this in a `finally`: whatever has failed, a rule or an invariant, of the
+        # user or of the machine, is on its way out. Nothing that comes of it may hide it.
+        error = sys.exc_info()[1]
+        if error is not None and error is not self._before:
+            self._tell()
+            self.sim.abandon()
+            return
         try:
-            if not self._failed:
-                # What it has in hand and what waits for it is for the others.
-                for name in self.sim.alive[:1]:
-                    self._do("stop_process", name)
-                self._do("finish")
-                self.settled()
-        finally:
-            if self._failed:
-                self.sim.abandon()
-            else:
-                self.sim.close()
+            # What it has in hand and what waits for it is for the others.
+            for name in self.sim.alive[:1]:
+                self._do("stop_process", name)
+            self._do("finish")
+            self.settled()
+            self.sim.close()
+        except BaseException:
+            self._tell()
+            self.sim.abandon()
+            raise
+
+    def _tell(self) -> None:
+        """With a failing example, for whoever reads it."""
+        say = note if currently_in_test_context() else print
+        if self.sim.plan.happened:
+            say(f"# faults so far: {self.sim.plan.program()}")
+        say(f"# without Hypothesis:\n{self.program()}")
+
+    def program(self) -> str:
+        """What this example has done so far, as code that does it again without Hypothesis.
+
+        Rules of your own are in it as far as they made `self.sim` do something.
+        """
+        lines = [f"machine = {type(self).__name__}()", self.sim.program("machine")]
+        if self.sim._calls and self.sim._calls[-1][0] == "finish":
+            lines.append("    machine.settled()")
+        else:
+            names = [each.function.__name__ for each in self.invariants]
+            lines += [f"    machine.{name}()" for name in names]
+        return "\n".join(lines)

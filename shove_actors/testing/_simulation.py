@@ -42,6 +42,7 @@ from ._server_watch import ServerWatch
 from ._simulated_process import Process, Script
 from ._step import Step
 from ._stepper import Stepper
+from ._told import Told, told
 from ._totals import TOTALS
 
 M = TypeVar("M")
@@ -53,7 +54,7 @@ ACK_WAIT_S = 10.0
 PATIENCE_S = 900.0
 
 
-class Simulation(Generic[M]):
+class Simulation(Told, Generic[M]):
     """Consumers of `topic`, and what becomes of its messages.
 
         with Simulation(ORDERS, make=lambda n, key: Order(f"ORD-{n}", key)) as sim:
@@ -93,6 +94,13 @@ class Simulation(Generic[M]):
             check_kind(options, "options", Mapping, "a dict of what group.register takes")
         check_switch(replays, "replays")
         check_switch(revive, "revive")
+        super().__init__()
+        self._plan_code = plan.source if plan is not None else ""
+        self._given = {
+            "handler": handler is not None,
+            "options": bool(options),
+        }
+        self._switches = {"replays": replays, "revive": revive}
         self.topic = topic
         self.make = make
         self.options: dict[str, Any] = {
@@ -211,6 +219,24 @@ class Simulation(Generic[M]):
         TOTALS.real_s += time.perf_counter() - real
         TOTALS.cpu_s += time.process_time() - cpu
 
+    def program(self, of: str = "") -> str:
+        """What was done so far, as code that does it again.
+
+        It takes `topic`, `make` and, where they were given, `handler` and `options` by these names;
+        `of`: of which object they are attributes.
+        """
+        own = f"{of}." if of else ""
+        rules = self.rules
+        parts = [f"{own}topic", f"{own}make"]
+        parts += [f"{name}={own}{name}" for name, given in self._given.items() if given]
+        parts += [f"plan={self._plan_code}"] if self._plan_code not in ("", "FaultPlan()") else []
+        parts += [f"only={rules.only!r}"] if rules.only != "OILBPT" else []
+        parts += [f"{name}=True" for name in ("replays", "revive") if self._switches[name]]
+        lines = self.lines("sim") or ["pass"]
+        if of:
+            lines.insert(0, f"{of}.sim = sim")
+        return "\n    ".join([f"with Simulation({', '.join(parts)}) as sim:", *lines])
+
     # ------------------------------------------------------------------------ processes
 
     @property
@@ -223,6 +249,7 @@ class Simulation(Generic[M]):
         """Those of them that are in a handler."""
         return [name for name in self.alive if self.checker.runs(name)]
 
+    @told
     def start_process(self) -> str:
         """One more consumer process; its name."""
         self._starts += 1
@@ -244,6 +271,7 @@ class Simulation(Generic[M]):
         self._tidy()
         return process.name
 
+    @told
     def stop_process(self, name: str, *, hard: bool = False) -> None:
         """Let it drain and end, in the steps that follow; `hard`: its handlers are cancelled."""
         process = self._process(name)
@@ -257,6 +285,7 @@ class Simulation(Generic[M]):
         self.trio.settle()
         self._tidy()
 
+    @told
     def kill_process(self, name: str) -> None:
         """SIGKILL."""
         self._process(name)
@@ -274,6 +303,7 @@ class Simulation(Generic[M]):
 
     # ---------------------------------------------------------------------- what happens
 
+    @told
     def publish(
         self,
         count: int,
@@ -305,6 +335,7 @@ class Simulation(Generic[M]):
             ids.append(id_)
         self._post(batch, ids)
 
+    @told
     def publish_again(self, back: int = 1) -> None:
         """Publish an earlier message once more, with its id: the `back`-th last."""
         check_whole(back, "back", least=1)
@@ -331,17 +362,20 @@ class Simulation(Generic[M]):
             # What was stored is in the history; about the others nothing was promised.
             pass
 
+    @told
     def fault(self, fault: Fault, *, event: FaultEvent | None = None) -> None:
         """Something goes wrong: now, or at the next `event` of anybody."""
         self.plan.take(fault, event)
         self.trio.settle()
         self._tidy()
 
+    @told
     def advance(self, seconds: float) -> None:
         """Time passes."""
         self.trio.advance(seconds)
         self._tidy()
 
+    @told
     def deliver(self, count: int, *, within_s: float = 60.0) -> int:
         """Time passes until `count` more handlers have been called; how many were.
 
@@ -372,6 +406,7 @@ class Simulation(Generic[M]):
         self._read = len(self.history)
         return list(self._poisoned)
 
+    @told
     def release(self, key: str) -> None:
         """As an operator would, from the publisher's process; with `replays`, by a replay."""
 
@@ -390,6 +425,7 @@ class Simulation(Generic[M]):
 
     # ----------------------------------------------------------------------- the end
 
+    @told
     def finish(self) -> None:
         """Nothing goes wrong any more: everything is handled, or a dead letter, and then it ends.
 

@@ -27,6 +27,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 import trio
+import trio._core._run as _run
 
 from shove_actors._errors import UsageError
 from shove_actors.runtime._checks import check_number, check_seconds
@@ -198,7 +199,7 @@ class Stepper:
     def advance(self, seconds: float) -> None:
         """Let time pass, stopping at each deadline on the way until every task is blocked."""
         run = self._checked()
-        check_seconds(seconds, "advance: seconds")
+        check_seconds(seconds, "advance: seconds", why=", and finite")
         target = self._now + seconds
         self.settle()
         while self.step(target):
@@ -285,7 +286,7 @@ class Stepper:
 
 def _ready_to_run() -> None:
     try:
-        import hypothesis  # noqa: F401
+        from hypothesis import currently_in_test_context
     except ImportError:
         raise UsageError(
             "a Stepper needs Hypothesis, which makes the order of Trio's tasks reproducible: "
@@ -294,6 +295,10 @@ def _ready_to_run() -> None:
     try:
         trio.lowlevel.current_clock()
     except RuntimeError:
+        if not currently_in_test_context():
+            # As Hypothesis does before each of its examples, so that one that was copied out of it
+            # goes the same way.
+            _run._r.seed(0)
         return
     raise UsageError(
         "a Stepper was opened inside a Trio run, or while another one is open: open it in "

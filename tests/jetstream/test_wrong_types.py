@@ -224,9 +224,12 @@ def _of(full: str) -> str:
 
 
 @pytest.mark.parametrize("kind", sorted({_of(full) for full, _ in calls()}))
-async def test_a_wrong_type_is_named_and_nothing_is_sent(server: ServerProcess, kind: str) -> None:
+async def test_a_wrong_type_is_named_and_nothing_is_sent(
+    own_server: ServerProcess, kind: str
+) -> None:
+    """On a server of its own: a stream of another test that copies is heard on this one, too."""
     wrong: list[str] = []
-    async with bench(server, kind) as table:
+    async with bench(own_server, kind) as table:
         handle = table.handles[kind]
         await table.settle()
         table.seen.clear()
