@@ -52,75 +52,7 @@ from ._fault_kinds import (
 )
 from ._given import check_function, check_kind, check_names, check_one_of, in_trio, kind_of
 
-EVENTS: tuple[FaultEvent, ...] = ("publish", "deliver", "ack", "nak", "renew")
 _NEVER = 1 << 62
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class At:
-    """A fault at a moment: seconds since the plan was installed."""
-
-    moment: float
-    fault: Fault
-
-    def __post_init__(self) -> None:
-        check_seconds(self.moment, "at(moment, fault): moment")
-        _check_fault(self.fault)
-
-    def __repr__(self) -> str:
-        return f"at({self.moment!r}, {self.fault!r})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class On:
-    """A fault at the n-th event of a kind, counted from 1 over all processes."""
-
-    event: FaultEvent
-    nth: int
-    fault: Fault
-
-    def __post_init__(self) -> None:
-        check_one_of(self.event, "on(event, nth, fault): event", EVENTS)
-        check_whole(self.nth, "on(event, nth, fault): nth", least=1, why=": counted from 1")
-        _check_fault(self.fault)
-        possible = EVENTS_OF.get(type(self.fault))
-        if possible is not None and self.event not in possible:
-            raise UsageError(
-                f"{self.fault!r} cannot happen to the event {self.event!r}, only to "
-                f"{' and '.join(possible)}"
-            )
-
-    def __repr__(self) -> str:
-        return f"on({self.event!r}, {self.nth}, {self.fault!r})"
-
-
-def _check_fault(fault: object) -> None:
-    if not isinstance(fault, ALL_FAULTS):
-        raise UsageError(f"fault is {kind_of(fault)}: give one, such as LoseAck()")
-
-
-def _check_step(step: object, number: int) -> None:
-    if isinstance(step, (At, On)):
-        return
-    if isinstance(step, ALL_FAULTS):
-        raise UsageError(
-            f"step {number} of the plan does not say when: give on('ack', 1, {step!r}), or "
-            f"at(2.0, {step!r})"
-        )
-    raise UsageError(
-        f"step {number} of the plan is {kind_of(step)}: give on(...) and at(...), one by one "
-        "(of a list, FaultPlan(*steps))"
-    )
-
-
-def at(moment: float, fault: Fault) -> At:
-    """`fault`, this many seconds after the plan was installed; an event fault: to the next one."""
-    return At(moment, fault)
-
-
-def on(event: FaultEvent, nth: int, fault: Fault) -> On:
-    """`fault` at the `nth` event of this kind, counted from 1 over all processes."""
-    return On(event, nth, fault)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +95,7 @@ class FaultPlan:
         self._full: set[str] = set()
         self._ended = self._begun = False
         for number, step in enumerate(steps, 1):
-            _check_step(step, number)
+            check_step(step, number)
             if isinstance(step, On):
                 self._at_event[step.event].setdefault(step.nth, []).append(step.fault)
 
@@ -253,7 +185,7 @@ class FaultPlan:
         if event is not None:
             self._wait_for(On(event, 1, fault).event, fault)
             return
-        _check_fault(fault)
+        check_fault(fault)
         if not in_trio():
             raise UsageError(
                 "take(fault) is for a run under way, in Trio: before it, give the plan at(0.0, "

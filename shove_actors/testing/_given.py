@@ -36,12 +36,10 @@ def check_one_of(value: object, name: str, possible: Collection[object]) -> None
 
 def check_function(value: object, name: str, give: str) -> None:
     if not callable(value):
-        called = inspect.iscoroutine(value)
-        if called:
+        if inspect.iscoroutine(value):
             value.close()  # nobody will await it
-        raise UsageError(
-            f"{name} is {kind_of(value)}: give {give}{', not yet called' if called else ''}"
-        )
+            give += ", not yet called"
+        raise UsageError(f"{name} is {kind_of(value)}: give {give}")
 
 
 def check_names(value: Iterable[str], name: str) -> None:

@@ -12,7 +12,8 @@ step waits for what does not follow it: threads and sockets (PC-104).
 
 *Order of tasks.* Importing Hypothesis registers Trio's scheduler with it, which makes the order of
 tasks that are runnable together a function of a seed, and Hypothesis sets that before each example:
-always the same one, or one of its own choice with `st.random_module()` (PC-107).
+always the same one, or one of its own choice with `st.random_module()` (PC-107). Outside of its
+tests `open` sets the one that is always the same, so that an example can be taken out of them.
 
 Proof of each: `tests/testing/test_stepper*.py`.
 """
@@ -56,7 +57,8 @@ class Stepper:
     block comes first, and the others are logged.
 
     `UsageError` for real I/O, worker threads, a clock moved by others, or use inside `trio.run`.
-    Needs Hypothesis; only in a Hypothesis test, which sets the seed, does a run repeat exactly.
+    Needs Hypothesis. A run repeats exactly: in a Hypothesis test, which sets the seed of Trio's
+    scheduler, and elsewhere, since `open` sets the same one there.
 
     Example, one run for each example of a state machine::
 

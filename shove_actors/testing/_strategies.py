@@ -22,6 +22,7 @@ from ._fault_kinds import (
     Stall,
 )
 from ._faults import At, FaultPlan, On, at, on
+from ._given import check_moves
 from ._moves import Move
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def scripts(
 ) -> SearchStrategy[tuple[Move, ...]]:
     """What a handler does in the attempts of one message (see `Simulation.publish`): anything in
     turn, or always the same."""
+    check_moves(moves, "moves")
     same = st.tuples(st.sampled_from(moves), st.integers(1, most + 2)).map(lambda t: t[1] * t[:1])
     return st.one_of(st.lists(st.sampled_from(moves), max_size=most).map(tuple), same)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
 S = TypeVar("S", bound="Told")
 P = ParamSpec("P")
@@ -42,12 +42,11 @@ def told(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], 
 
 
 def _shown(bound: inspect.BoundArguments) -> str:
-    parts, given = [], dict(bound.arguments)
-    parameters = bound.signature.parameters
-    for name, value in list(given.items())[1:]:
-        parameter: Any = parameters[name]
-        if value == parameter.default:
-            continue
-        keyword = "" if parameter.kind is not parameter.KEYWORD_ONLY and not parts else f"{name}="
-        parts.append(f"{keyword}{value!r}")
+    parts: list[str] = []
+    for name, value in list(bound.arguments.items())[1:]:
+        parameter = bound.signature.parameters[name]
+        if value != parameter.default:
+            # What comes first needs no name; each of them has at most one such argument.
+            positional = parameter.kind is not parameter.KEYWORD_ONLY
+            parts.append(repr(value) if positional and not parts else f"{name}={value!r}")
     return ", ".join(parts)
