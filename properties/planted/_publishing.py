@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shove_actors.runtime._key_order import KeyOrder
+from shove_actors.runtime._poison_settle import PoisonSettler
 from shove_actors.runtime._publish_service import PublishService
+from shove_actors.runtime._reshard import ShardFence
 
 from ._defect import Defect, edit
 
@@ -86,5 +88,44 @@ PUBLISHING = (
                 ("del self._waiting[key]", "self._waiting.pop(key, None)"),
             ),
         ),
+    ),
+    Defect(
+        name="cancelled-goes-on",
+        wrong="A batch that was cancelled goes on behind what is published next.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_key_order.py::"
+            "test_nothing_of_what_was_cancelled_comes_behind_what_is_published_next",
+        ),
+        plants=(edit(KeyOrder, "give_up", ("self._given_up = True", "return")),),
+    ),
+    Defect(
+        name="doubt-taken-back-first",
+        wrong="What is published while the number of shards is looked up is not held.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_reshard.py::"
+            "test_what_is_published_while_the_number_is_looked_up_waits_as_well",
+        ),
+        plants=(
+            edit(
+                ShardFence,
+                "refusal",
+                ("doubt = self._doubted.get(queue)", "doubt = self._doubted.pop(queue, None)"),
+            ),
+        ),
+    ),
+    Defect(
+        name="letter-after-the-lease",
+        wrong="A dead letter is written although the lease was lost while its key was poisoned.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_poison_by_others.py::"
+            "test_who_loses_the_lease_while_it_poisons_writes_no_letter",
+        ),
+        plants=(edit(PoisonSettler, "_bury", ("if delivery.lost:", "if False:")),),
     ),
 )
