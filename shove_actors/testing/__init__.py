@@ -34,11 +34,11 @@ from ._fault_kinds import Stall as Stall
 from ._fault_kinds import StreamFull as StreamFull
 from ._faults import FaultPlan as FaultPlan
 from ._faults import Happened as Happened
-from ._faults import at as at
-from ._faults import on as on
 from ._history import Event as Event
 from ._history import History as History
 from ._moves import Move as Move
+from ._plan_steps import at as at
+from ._plan_steps import on as on
 from ._recorder import RecordedPublisher as RecordedPublisher
 from ._recorder import Recorder as Recorder
 from ._recorder import recording as recording

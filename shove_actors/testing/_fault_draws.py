@@ -26,6 +26,7 @@ from ._fault_kinds import (
     LoseAck,
     LosePuback,
     LoseRenewal,
+    Printer,
     RestartServer,
     Slow,
     Stall,
@@ -77,6 +78,9 @@ class Rates:
             changed = [f"{name}={value!r}" for name, value in given if value != start[name]]
             ways.append(f"{call}({', '.join(changed)})")
         return min(ways, key=len)
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
+        printer.text(repr(self))
 
     @classmethod
     def only(cls, **rates: float) -> Rates:

@@ -7,12 +7,18 @@ moment, the one that has been open for longest. Durations are seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TypeAlias, get_args
+from typing import Protocol, TypeAlias, get_args
 
 from shove_actors.backends.memory import Direction
 from shove_actors.runtime._checks import check_seconds, check_switch
 
 from ._given import check_one_of, check_text
+
+
+class Printer(Protocol):
+    """What Hypothesis prints with."""
+
+    def text(self, text: str, /) -> object: ...
 
 
 class _Fault:
@@ -40,6 +46,10 @@ class _Fault:
             if (value := getattr(self, field.name)) != field.default
         )
         return f"{type(self).__name__}({changed})"
+
+    def _repr_pretty_(self, printer: Printer, cycle: bool) -> None:
+        """In the steps of a failing example; Hypothesis would show the fields of a dataclass."""
+        printer.text(repr(self))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

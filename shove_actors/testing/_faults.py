@@ -29,11 +29,10 @@ from functools import partial
 from shove_actors._errors import StreamFull as StreamFullError
 from shove_actors._errors import UsageError
 from shove_actors.backends.memory import Effect, FaultEvent, MemoryBackend, MemoryServer
-from shove_actors.runtime._checks import check_seconds, check_whole
+from shove_actors.runtime._checks import check_seconds
 
 from ._fault_draws import Drawn, Rates
 from ._fault_kinds import (
-    ALL_FAULTS,
     EVENTS_OF,
     Crash,
     DeleteConsumer,
@@ -50,7 +49,8 @@ from ._fault_kinds import (
     Stall,
     StreamFull,
 )
-from ._given import check_function, check_kind, check_names, check_one_of, in_trio, kind_of
+from ._given import check_function, check_kind, check_names, in_trio
+from ._plan_steps import EVENTS, At, On, check_fault, check_step
 
 _NEVER = 1 << 62
 

@@ -10,8 +10,8 @@
 
 After every step the invariants hold (`check_history`), and in the end, when nothing is made to go
 wrong any more, everything is settled and every process ends. A failing example prints as the steps
-that led to it; those that the drawn plan has added are in its message, and `faults=0` in the first
-step says that there are none.
+that led to it; the faults that the drawn plan has added are in its message (`faults=0` in the first
+step says that there are none), and so is a program that does the same without Hypothesis.
 
 What Hypothesis draws is coarse on purpose: a batch, how its handlers behave, a fault, some time.
 Single deliveries are the runtime's business, and a step has hundreds of them.
@@ -190,10 +190,10 @@ class MessagingMachine(RuleBasedStateMachine):
         self._do("advance", phase)
         if first == "calm":
             # What only shows as long as nothing has gone wrong.
-            self._do("publish", 3, keys=3, script=("retry",) * 3 if "retry" in self.moves else ())
-            self._do("advance", 7.0)
             self._do("publish", 3, keys=3, script=("long",) if "long" in self.moves else ())
             self._do("advance", 12.0)
+            self._do("publish", 3, keys=3, script=("retry",) * 3 if "retry" in self.moves else ())
+            self._do("advance", 7.0)
         elif first == "hit":
             self._hit(**data.draw(st.fixed_dictionaries(_HIT), label="busy_process_is_hit"))
         elif first == "kills":

@@ -1,4 +1,4 @@
-"""The steps of a fault plan: at a moment, or at an event. Their `repr` is the code that makes them."""
+"""The steps of a fault plan: at a moment, or at an event. Their `repr` is code that makes them."""
 
 from __future__ import annotations
 

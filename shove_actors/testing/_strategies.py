@@ -21,9 +21,10 @@ from ._fault_kinds import (
     Slow,
     Stall,
 )
-from ._faults import At, FaultPlan, On, at, on
+from ._faults import FaultPlan
 from ._given import check_moves
 from ._moves import Move
+from ._plan_steps import At, On, at, on
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy

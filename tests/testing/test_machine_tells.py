@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+from hypothesis.vendor.pretty import pretty
 
 import shove_actors
 import shove_actors.testing
@@ -224,7 +225,7 @@ def test_nothing_done_is_a_program_too() -> None:
     ],
 )
 def test_rates_and_drawn_plans_print_as_the_code_that_makes_them(rates: Rates, code: str) -> None:
-    assert repr(rates) == code
+    assert repr(rates) == pretty(rates) == code
     assert eval(code) == rates
     plan = FaultPlan.seeded(7, rates, for_s=60.0, spare=["w"])
     assert plan.source == f"FaultPlan.seeded(7, {code}, for_s=60.0, spare=['w'])"
