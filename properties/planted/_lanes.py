@@ -168,8 +168,12 @@ LANES = (
     Defect(
         name="credit-ignored",
         wrong="A lane asks for more than its credit.",
-        by="end",
-        machines=("plain", "serial"),
+        by="end test",
+        machines=("plain", "serial", "test"),
+        tests=(
+            "tests/backends/test_memory_conformance.py::"
+            "test_conformance[pc006_credit_is_never_exceeded]",
+        ),
         plants=(
             edit(
                 MemoryLane,
@@ -224,8 +228,11 @@ LANES = (
     Defect(
         name="scaling-down-interrupts",
         wrong="The autoscaler stops consumers in the middle of their handlers.",
-        by="B",
-        machines=("serial",),
+        by="B test",
+        machines=("serial", "test"),
+        tests=(
+            "tests/runtime/test_autoscaler.py::test_pc088_nobody_is_stopped_while_all_are_busy",
+        ),
         plants=(
             edit(
                 ScaledPool,
