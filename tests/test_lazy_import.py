@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -91,3 +92,9 @@ def test_what_type_checkers_read_is_what_is_fetched() -> None:
     fetched = {name: home for home, names in shove_actors._HOMES.items() for name in names}
     assert checked == fetched
     assert set(checked) == set(shove_actors.__all__)
+
+
+def test_the_version_is_that_of_what_is_installed_and_read_when_asked_for() -> None:
+    assert shove_actors.__version__ in (metadata.version("shove-actors"), "0+unknown")
+    assert "__version__" in dir(shove_actors)
+    assert "importlib.metadata" not in loaded("import shove_actors")

@@ -98,15 +98,22 @@ KEYS = (
     ),
     Defect(
         name="clean-for-ever",
-        wrong="A key that was clean once is never looked up again.",
-        by="P",
-        machines=("fail_all",),
+        # Two defences, of which each is enough in nearly every history: the tenure, and that
+        # every mark is announced.
+        wrong="A key that was clean once is never looked up again, whoever poisons it.",
+        by="P test",
+        machines=("fail_all", "test"),
+        tests=(
+            "tests/runtime/test_fail_all_processes.py::"
+            "test_clean_is_forgotten_when_somebody_else_was_given_a_message",
+        ),
         plants=(
             edit(
                 PoisonGate,
                 "passes",
                 ("if self._clean.get(value) != tenure:", "if value not in self._clean:"),
             ),
+            edit(PoisonGate, "_changed", ("self._clean.clear()", "pass")),
         ),
     ),
     Defect(

@@ -83,6 +83,7 @@ PUBLISHING = (
             edit(
                 KeyOrder,
                 "_over",
+                ("del self._under_way[key]", "self._under_way.pop(key, None)"),
                 ("self._waiting.pop(key):", "self._waiting.pop(key, ()):"),
                 ("behind = self._waiting[key]", "behind = self._waiting.get(key)"),
                 ("del self._waiting[key]", "self._waiting.pop(key, None)"),

@@ -70,6 +70,8 @@ SUPERVISION = (
                 "_next_due",
                 ("if self._state.strategy is not Strategy.ONE_FOR_ONE:", "if False:"),
             ),
+            # The pause of who crashed is that of all behind it as well: the other defence.
+            edit(_Step, "_drag_down", ("max(slot.not_before, not_before)", "slot.not_before")),
         ),
     ),
     Defect(

@@ -7,7 +7,13 @@ import trio
 
 from shove_actors._errors import TopicNotDeclared, TopologyError
 from shove_actors.backends import Stored
-from shove_actors.messaging import NatsStreamConfig, Retention, SequenceFailure, Storage
+from shove_actors.messaging import (
+    NatsStreamConfig,
+    Retention,
+    SequenceFailure,
+    Storage,
+    Topology,
+)
 
 from .world import SOON_S, World, drain, nothing_comes, receive
 
@@ -83,6 +89,54 @@ async def check_changing_shards_needs_an_empty_stream(world: World) -> None:
         assert await lane.confirm()
         await process.backend.declare([sharded(8)])  # type: ignore[list-item]
         await process.stored(1, subject=f"{world.queue}.shard.7")
+
+
+async def check_plain_to_sequenced_and_back_needs_nothing_left(world: World) -> None:
+    """Neither a message, nor a held one, nor a durable: each would be stranded or in the way."""
+    plain = world.builder().hold_queue(5).dlq().build()
+    sequenced = (
+        world.builder()
+        .sequenced(SequenceFailure.SKIP)
+        .routing_shards(2)
+        .hold_queue(7)
+        .dlq()
+        .build()
+    )
+    shard = f"{world.queue}.shard.1"
+    ways = (
+        (plain, sequenced, world.queue, f"{world.queue}-consumer", None),
+        (sequenced, plain, shard, f"{world.queue}-shard-1", shard),
+    )
+    async with world.process(declare=False) as process:
+        for old, new, subject, durable, filter_subject in ways:
+            hold = old.holds[0].name
+            await process.backend.declare([old])
+
+            async def refused(words: tuple[str, ...], old: Topology, new: Topology) -> None:
+                with pytest.raises(TopologyError) as caught:
+                    await process.backend.declare([new])
+                for word in (world.queue, "plain", "sequenced", *words):
+                    assert word in str(caught.value)
+                await process.backend.declare([old])  # as it was
+
+            await process.stored(1, subject=subject)
+            await process.publish(subject=hold)
+            await refused(("1 messages", hold), old, new)
+            lane = await process.lane(
+                durable=durable,
+                filter_subject=filter_subject,
+                max_ack_pending=1 if filter_subject else 8,
+            )
+            await drain(lane, 1)
+            assert await lane.confirm()
+            mover = await process.lane(stream=hold, durable=f"{hold}-mover")
+            await refused((hold, durable), old, new)
+            await drain(mover, 1)
+            assert await mover.confirm()
+            await process.close_lanes()
+            await refused((durable, "delete"), old, new)
+            await world.delete_durable(world.queue, durable)
+            await process.backend.declare([new])
 
 
 async def check_shards_are_separate_lanes(world: World) -> None:

@@ -170,6 +170,9 @@ def test_export(place: Place, tmp_path: Path) -> None:
     assert place.text("dlq", "export", "--out", str(file)).startswith("2 dead letters in ")
     assert [json.loads(line) for line in file.read_text().splitlines()] == lines
     assert "name a new file" in place.error("dlq", "export", "--out", str(file), code=2)
+    assert place.text("dlq", "export", "--json").splitlines() == file.read_text().splitlines()
+    other = tmp_path / "others"
+    assert place.json("dlq", "export", "--out", str(other)) == {"exported": 2, "out": str(other)}
 
 
 def test_replay(place: Place) -> None:

@@ -178,3 +178,15 @@ def test_streams_are_counted(
 
     trio.run(streams)
     assert by_check(cli.json("doctor", "--url", own_server.url))["streams"]["value"] == "3"
+
+
+@pytest.mark.parametrize("url", ["nats://h:port", "nats://", "http://x", "", "nats://[::1"])
+def test_an_address_that_is_none_is_wrong_usage(cli: Cli, url: str) -> None:
+    cli.error("doctor", "--url", url, code=2)
+
+
+@pytest.mark.parametrize(
+    "url", ["h:8222", "http://", "http://h:port", "http://h:99999", "http://x y", "http://[::1"]
+)
+def test_a_monitoring_address_that_is_none_is_wrong_usage(cli: Cli, url: str) -> None:
+    assert "give an address such as" in cli.error("doctor", "--monitor", url, code=2)

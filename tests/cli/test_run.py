@@ -6,6 +6,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ from .kit import LONG_S, Cli, started
 pytestmark = pytest.mark.server
 
 APPS = "tests.cli.apps.services"
+CARELESS = "    await b.publisher().publish(nowhere, 'x')".replace("'", '"')
 
 
 @contextmanager
@@ -138,9 +140,21 @@ def test_a_topic_that_is_not_declared_is_one_line(
     quiet = ("--log-level", "warning")
     with app("undeclared", *quiet, url=server.url, SHOVE_TEST_QUEUE=fresh_queue()) as process:
         code, _, err = end(process)
-    assert code == 2
+    assert code == 1, "the command line was right"
     assert err.count("\n") == 1
     assert "declare" in err
+
+
+def test_an_error_of_the_library_is_told_with_its_place_in_the_application(
+    server: ServerProcess, fresh_queue: Callable[[], str]
+) -> None:
+    quiet = ("--log-level", "warning")
+    with app("careless", *quiet, url=server.url, SHOVE_TEST_QUEUE=fresh_queue()) as process:
+        code, _, err = end(process)
+    assert code == 1
+    assert err.count("\n") == 1
+    line = (Path(__file__).parent / "apps/services.py").read_text().splitlines().index(CARELESS)
+    assert err.endswith(f"services.py:{line + 1})\n")
 
 
 def test_no_server_is_one_line(cli: Cli) -> None:
@@ -154,8 +168,8 @@ def test_no_server_is_one_line(cli: Cli) -> None:
         ("services", "write module:name"),
         ("no_such_module:app", "there is no module 'no_such_module'"),
         ("tests.cli.apps.missing:app", "there is no module 'tests.cli.apps.missing'"),
-        (f"{APPS}:groop", "has no 'groop'. It has: "),
-        (f"{APPS}:NOTHING", "is a int"),
+        (f"{APPS}:groop", "has no 'groop'. It has: say, handle, group, "),
+        (f"{APPS}:NOTHING", "is an int"),
         (f"{APPS}:ORDERS", "is a Topic"),
         (f"{APPS}:strange", "the parameter 'colour'"),
         (f"{APPS}:returns_text", "returned a str"),
@@ -163,12 +177,6 @@ def test_no_server_is_one_line(cli: Cli) -> None:
 )
 def test_what_cannot_be_run(cli: Cli, target: str, said: str) -> None:
     assert said in cli.error("run", target, "--memory", code=2)
-
-
-def test_a_module_that_misses_another_one_shows_its_traceback(tmp_path, cli: Cli) -> None:  # type: ignore[no-untyped-def]
-    (tmp_path / "needy.py").write_text("import not_installed_anywhere\n")
-    with pytest.raises(ModuleNotFoundError, match="not_installed_anywhere"):
-        cli.run("run", "needy:app", "--app-dir", str(tmp_path))
 
 
 def test_the_worst_outcome_counts() -> None:

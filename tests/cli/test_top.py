@@ -108,6 +108,17 @@ async def test_what_the_server_counts(
     await put(server.url, fresh_queue())
 
 
+async def nothing_more_is_written(js: jetstream.JetStream, stream: str) -> None:
+    """A write that was cut off with its consumer may still be on its way to the server."""
+    await js.connection.flush()
+    last, same = -1, 0
+    with trio.fail_after(LONG_S):
+        while same < 5:
+            found = (await js.stream_info(stream)).last_seq
+            last, same = found, same + 1 if found == last else 0
+            await trio.sleep(0.05)
+
+
 async def test_poisoned_keys_are_counted(
     server: ServerProcess, fresh_queue: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,6 +153,7 @@ async def test_poisoned_keys_are_counted(
             with trio.fail_after(LONG_S):
                 while await poisoned() != 3:  # noqa: ASYNC110 - as `top` does
                     await trio.sleep(0.02)
+        await nothing_more_is_written(broker.backend.js, f"KV_{queue}-poison")  # type: ignore[attr-defined]
         assert await poisoned() == 3
         del reads[:]
         assert (await poisoned(), reads) == (3, [])  # nothing was written: nothing is read
@@ -209,6 +221,24 @@ def test_json_without_once_is_a_line_for_each_look(server: ServerProcess) -> Non
     assert all(line["server"]["version"] for line in lines)
 
 
+@pytest.mark.slow
+def test_json_goes_on_when_the_server_is_away_for_a_moment(own_server: ServerProcess) -> None:
+    trio.run(put, own_server.url, "orders")
+    with started("top", "--json", "--interval", "0.1", "--url", own_server.url) as process:
+        out = process.stdout
+        assert out is not None
+        first = json.loads(out.readline())
+        assert first["trouble"] is None
+        own_server.kill()
+        away = next(line for line in map(json.loads, out) if line["trouble"])
+        assert away["topics"] == []
+        own_server.restart()
+        again = next(line for line in map(json.loads, out) if not line["trouble"])
+        assert [topic["queue"] for topic in again["topics"]] == ["orders"]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=LONG_S) == 0
+
+
 def test_usage(cli: Cli, server: ServerProcess, tmp_path: Path) -> None:
     assert "needs a terminal" in cli.error("top", "--url", server.url, code=2)
     assert "--once" in cli.error("top", "--svg", str(tmp_path / "x"), code=2)
@@ -240,12 +270,15 @@ def test_run_top_in_a_terminal(
     assert "broker: closed" in screen.errors
 
 
-def test_top_in_a_terminal(server: ServerProcess) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["SIGINT", "SIGHUP"])
+def test_top_in_a_terminal(server: ServerProcess, number: signal.Signals) -> None:
     with Screen(["top", "--url", server.url, "--interval", "0.1"]) as screen:
         screen.until("shove-actors top", "nats-server")
-        screen.process.send_signal(signal.SIGINT)
+        screen.process.send_signal(number)
         screen.drain()
         assert screen.process.wait(timeout=LONG_S) == 0
+        # The other screen and the cursor are given back.
+        screen.ended_with("\x1b[?1049l", "\x1b[?25h")
 
 
 @pytest.mark.slow
@@ -322,6 +355,10 @@ class Screen:
 
         wait_until_sync(shown, timeout=LONG_S, message=f"{words} in the terminal")
 
+    def ended_with(self, *words: str) -> None:
+        wait_until_sync(lambda: not self._read(), timeout=LONG_S)
+        assert all(word.encode() in self._seen for word in words), self._seen
+
     def drain(self) -> None:
         """Reads on until it has ended: a full terminal would stop it."""
         wait_until_sync(lambda: not self._read() or self.process.poll() is not None, timeout=LONG_S)
@@ -386,6 +423,57 @@ def test_poisoned_keys_have_a_column_where_there_may_be_some() -> None:
     # A topic whose keys wait to be released is not at rest.
     many = [topic(f"q{n}") for n in range(BUSY)] + [some]
     assert "accounts" in drawn(topics=many)
+
+
+LATENCY = dict.fromkeys(("p50", "p95", "p99", "max"), 0.0123)
+CONSUMERS = {
+    "queue": "orders.of.the.northern.region",
+    "consumers": 8,
+    "busy": 3,
+    "attempts_per_s": 1234.0,
+    "latency": {"handler": LATENCY, "waited": LATENCY},
+}
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "of_consumers"),
+    [
+        (
+            120,
+            "stored/s settled/s pending in flight held dead poisoned redelivered pulls",
+            "n busy /s handler p50 p95 p99 wait p50 wait p99",
+        ),
+        (
+            80,
+            "stored/s settled/s pending in flight held dead poisoned",
+            "n busy /s handler p50 p95 p99 wait p50",
+        ),
+        (60, "pending in flight held dead poisoned", "busy /s handler p50 wait p50"),
+        (40, "pending dead poisoned", "busy /s"),
+        (31, "pending dead", "busy /s"),
+    ],
+)
+def test_a_narrow_terminal_has_fewer_columns(width: int, columns: str, of_consumers: str) -> None:
+    some = [
+        topic("orders.of.the.northern.region", pending=1_234_567, pulls=1),
+        topic("accounts", fails_all=True, poisoned=3, dead=7),
+    ]
+    server = {"url": "nats://127.0.0.1:4222", "version": "2.15.1", "round_trip": 0.0005}
+    running = process(tree=node("broker", node("bridge"), node("x" * 50)), topics=[CONSUMERS])
+    text = as_text({"server": server, "topics": some, "processes": [running]}, width=width)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    head = next(line for line in lines if line.startswith("topic "))
+    assert " ".join(head.split()) == f"topic {columns}"
+    inner = next(line for line in lines if "consumers of" in line)
+    assert " ".join(inner.split()[1:-1]).endswith(f"consumers of {of_consumers}")
+    # Numbers are whole, and the names as much of themselves as fits.
+    [row] = [line for line in lines if "1,234,567" in line]
+    assert row.startswith("orders.of.t")
+    [row] = [line for line in lines if line.startswith("accounts ")]
+    assert ("3" in row.split()) == ("poisoned" in columns)
+    assert "7" in row.split()
+    assert "bridge  running" in text
 
 
 def test_shards_that_are_well_are_counted_and_others_are_shown() -> None:

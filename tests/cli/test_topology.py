@@ -21,7 +21,7 @@ from shove_actors import *
 from dataclasses import replace
 
 QUEUE = {queue!r}
-ORDERS = Topic(str, TopologyBuilder(QUEUE).hold_queue(5).dlq(){orders}.build())
+ORDERS = {kind}TopologyBuilder(QUEUE).hold_queue(5).dlq(){orders}.build())
 LEDGER = SequencedTopic(
     str,
     key=lambda text: text,
@@ -53,19 +53,20 @@ class Program:
 
     def __init__(self, folder: Path, queue: str, cli: Cli, url: str) -> None:
         self.queue = queue
-        self._folder, self._cli, self._url = folder, cli, url
+        self.folder, self._cli, self._url = folder, cli, url
         self._number = 0
 
-    def write(self, orders: str = "", shards: int = 2) -> Program:
+    def write(self, orders: str = "", shards: int = 2, *, sequenced: bool = False) -> Program:
         self._number += 1
         name = f"topics_{self.queue.replace('-', '_')}_{self._number}"
-        text = TOPICS.format(queue=self.queue, orders=orders, shards=shards)
-        (self._folder / f"{name}.py").write_text(text)
+        kind = "SequencedTopic(str, key=str, topology=" if sequenced else "Topic(str, "
+        text = TOPICS.format(queue=self.queue, orders=orders, shards=shards, kind=kind)
+        (self.folder / f"{name}.py").write_text(text)
         self.module = name
         return self
 
     def arguments(self, what: str, name: str = ":EVERY") -> list[str]:
-        where = ["--url", self._url, "--app-dir", str(self._folder)]
+        where = ["--url", self._url, "--app-dir", str(self.folder)]
         return ["topology", what, f"{self.module}{name}", *where]
 
     def json(self, what: str, code: int = 0, name: str = ":EVERY") -> Any:
@@ -143,6 +144,34 @@ def test_what_is_refused_says_why_and_changes_nothing(
     assert kinds(program.json("plan", name=":LEDGER"))[f"{program.queue}-ledger"] == "create"
 
 
+def test_plain_to_sequenced_is_refused_while_a_consumer_is_left(
+    program: Program, server: ServerProcess
+) -> None:
+    q = program.queue
+    program.text("apply", name=":ORDERS")
+    durable = jetstream.ConsumerConfig(name=f"{q}-consumer", durable_name=f"{q}-consumer")
+    on_server(server.url, lambda js: js.put_consumer(q, durable))
+    program.write(orders=".sequenced(SequenceFailure.SKIP)", sequenced=True)
+    [step] = program.json("plan", code=4, name=":ORDERS")
+    assert step["action"] == "refused"
+    error = program.error("apply", code=4, name=":ORDERS")
+    for text in (step["why"], error):
+        assert f"nats consumer rm {q} {q}-consumer" in text
+        assert "plain" in text
+        assert "sequenced" in text
+    on_server(server.url, lambda js: js.delete_consumer(q, f"{q}-consumer"))
+    program.text("apply", name=":ORDERS")
+    assert kinds(program.json("plan", name=":ORDERS"))[q] == "keep"
+
+
+def test_a_name_that_is_not_there_is_answered_with_topics_only(program: Program) -> None:
+    assert program.error("plan", 2, ":ORDER").endswith("It has: ORDERS, LEDGER, KEYED, EVERY")
+    (program.folder / "without_topics.py").write_text("import json\nNUMBER = 7\n")
+    program.module = "without_topics"
+    assert program.error("plan", 2, ":ORDERS").endswith("There are no topics in it")
+    assert "is an int" in program.error("plan", 2, ":NUMBER")
+
+
 def test_what_an_operator_did_is_a_difference_that_apply_leaves_alone(
     program: Program, server: ServerProcess
 ) -> None:
@@ -212,7 +241,7 @@ def test_a_plan_knows_every_stream_that_declare_makes(
     ("name", "said"),
     [
         (":NOTHING", "an empty list"),
-        (":WRONG", "holds a int"),
+        (":WRONG", "holds an int"),
         (":QUEUE", "is a str, not a topic"),
         (":MISSING", "has no 'MISSING'"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ from shove_actors._errors import (
     NoResponders,
     NotPullConsumer,
     RequestLimitExceeded,
+    RequestTimeout,
 )
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import Consumer, FetchBatch, connect
@@ -170,6 +172,57 @@ async def test_c13_heartbeats_that_stop(own_server: ServerProcess) -> None:
                 own_server.resume()
         assert isinstance(batch.error, NoHeartbeat)
         assert 0.5 - TICK <= took <= 1.6 + late.seconds
+
+
+@pytest.mark.slow
+async def test_a_server_that_says_nothing_is_not_an_empty_queue(own_server: ServerProcess) -> None:
+    """With a message in the stream, and a server that stands still, "nothing" would be wrong."""
+    async with stream_of(own_server.url, "s") as stream:
+        consumer = await stream.create_consumer(durable_name="d")
+        await fill(stream, 1)
+        own_server.pause()
+        try:
+            with trio.fail_after(30):
+                batch = consumer.fetch_no_wait(5)
+                assert await numbers(batch) == []
+                assert isinstance(batch.error, RequestTimeout)
+                batch = consumer.fetch(5, max_wait=0.2)  # too short for heartbeats
+                assert await numbers(batch) == []
+                assert isinstance(batch.error, RequestTimeout)
+                with pytest.raises(RequestTimeout, match="ask again"):
+                    await consumer.fetch_list(5, max_wait=0.2)
+                with pytest.raises(RequestTimeout):
+                    await consumer.next(max_wait=0.2)
+        finally:
+            own_server.resume()
+
+
+@pytest.mark.slow
+async def test_no_wait_with_too_many_outstanding(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """The server says nothing of what it holds back: a short batch, not a silent server."""
+    async with stream_of(server.url, fresh_queue()) as stream:
+        consumer = await stream.create_consumer(durable_name="d", max_ack_pending=2)
+        await fill(stream, 5)
+        for count in (2, 0):
+            batch = consumer.fetch_no_wait(5)
+            assert len(await numbers(batch)) == count
+            assert batch.error is None
+        batch = consumer.fetch(5, max_wait=0.3)
+        assert await numbers(batch) == []
+        assert batch.error is None
+
+
+async def test_a_reader_that_blocks_the_loop_still_hears_the_end(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    async with stream_of(server.url, fresh_queue()) as stream:
+        consumer = await stream.create_consumer(durable_name="d")
+        await fill(stream, 1)
+        async with consumer.fetch(2, max_wait=0.2) as batch:
+            await batch.receive()
+            time.sleep(1.5)  # noqa: ASYNC251 - the point: nothing is read meanwhile
+            assert [m async for m in batch] == []
+        assert batch.error is None
 
 
 async def test_a_lost_connection_ends_a_fetch(own_server: ServerProcess) -> None:

@@ -224,7 +224,11 @@ async def test_c28_longer_acknowledgement_subjects() -> None:
             kv = await js.create_kv(bucket="b", history=64, storage="memory")
             for number in range(300):
                 js.connection.publish(b"$KV.b.k%d" % (number % 5), bytes(30_000))
-            await js.connection.flush()
+
+            async def stored() -> int:
+                return (await kv.status()).stream_info.messages
+
+            await until(stored, 300)  # a flush says nothing of what the stream has stored
             async with kv.watch(include_history=True) as watcher:
                 entries = await watcher.initial()
                 assert [entry.revision for entry in entries] == list(range(1, 301))

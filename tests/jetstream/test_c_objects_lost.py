@@ -10,8 +10,10 @@ import trio
 from shove_actors._errors import (
     ConnectionClosed,
     DigestMismatch,
+    ObjectChanged,
     ObjectCorrupt,
     ObjectNotFound,
+    RequestTimeout,
     UnavailableError,
 )
 from shove_actors.embedded import ServerProcess
@@ -101,13 +103,106 @@ async def test_c30_a_reader_that_leaves_early(server: ServerProcess, fresh_queue
         assert scope.cancelled_caught
         async with store.get("x") as reader:
             await reader.aclose()
-            assert await reader.receive_some() == b""
+            with pytest.raises(trio.ClosedResourceError):
+                await reader.receive_some()
         assert len(js.connection._subscriptions) == before
 
         async def consumers() -> int:
             return (await store.status()).stream_info.consumer_count
 
         await until(consumers, 0)
+
+
+async def test_c30_a_closed_reader_is_not_an_object_that_ends(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """Trio's contract: after `aclose`, and for whoever reads meanwhile, `ClosedResourceError`."""
+    async with connect(fast(server.url)) as js:
+        store = await js.create_object_store(bucket=fresh_queue(), storage="memory")
+        await store.put("x", LARGE)
+        await store.put("empty", b"")
+        for name in ("x", "empty"):
+            async with store.get(name) as reader:
+                await reader.receive_some(10)
+                await reader.aclose()
+                with pytest.raises(trio.ClosedResourceError):
+                    await reader.receive_some()
+                with pytest.raises(trio.ClosedResourceError, match="a part of the object"):
+                    await reader.read_all()
+            async with store.get(name) as left:
+                await left.receive_some(10)
+            with pytest.raises(trio.ClosedResourceError):
+                await left.read_all()
+        async with store.get("x") as reader:
+            reading = 0
+
+            async def read() -> None:
+                nonlocal reading
+                async for chunk in reader:
+                    reading += len(chunk)
+                    first.set()
+
+            async def read_until_closed() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await read()
+
+            first = trio.Event()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(read_until_closed)
+                await first.wait()
+                await reader.aclose()
+            assert reading < len(LARGE)
+
+
+@pytest.mark.slow
+async def test_c30_a_server_that_stands_still_is_not_a_corrupt_object(
+    own_server: ServerProcess,
+) -> None:
+    """It is out of reach, within about the request's time-out, and can be read on afterwards."""
+    async with connect(fast(own_server.url)) as js:
+        store = await js.create_object_store(bucket="b")
+        content = LARGE * 12  # more than the server sends ahead
+        await store.put("x", content)
+        async with store.get("x") as reader:
+            read = [await reader.receive_some()]
+
+            async def read_on() -> None:
+                while chunk := await reader.receive_some():
+                    read.append(chunk)
+
+            own_server.pause()
+            try:
+                with trio.fail_after(5.0 + SOON_S), pytest.raises(RequestTimeout) as caught:
+                    await read_on()
+            finally:
+                own_server.resume()
+            assert isinstance(caught.value, UnavailableError)
+            assert "store it again" not in str(caught.value)
+            with trio.fail_after(2 * SOON_S):
+                await read_on()
+        assert b"".join(read) == content
+
+
+@pytest.mark.parametrize("how", ["overwritten", "deleted"])
+async def test_c30_changed_while_it_is_read(
+    server: ServerProcess, fresh_queue: Fresh, how: str
+) -> None:
+    async with connect(fast(server.url)) as js:
+        far = JetStream(js.connection, timeout=1.0)
+        store = await far.create_object_store(bucket=fresh_queue())
+        await store.put("x", LARGE * 12)  # more than the server sends ahead
+        async with store.get("x") as reader:
+            await reader.receive_some()
+            await (store.put("x", SMALL) if how == "overwritten" else store.delete("x"))
+            with trio.fail_after(2 * SOON_S), pytest.raises(ObjectChanged) as caught:
+                await reader.read_all()
+            assert how in str(caught.value)
+            assert "read it again" in str(caught.value)
+            assert isinstance(caught.value, UnavailableError)
+            with pytest.raises(ObjectChanged):  # and stays one
+                await reader.receive_some()
+        if how == "overwritten":
+            assert await store.get_bytes("x") == SMALL
 
 
 async def test_c30_cancelled_reads_lose_nothing(server: ServerProcess, fresh_queue: Fresh) -> None:

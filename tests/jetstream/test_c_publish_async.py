@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 
 import pytest
 import trio
@@ -222,6 +224,30 @@ async def test_time_outs_of_acknowledgements(server: ServerProcess, fresh_queue:
         assert len(js.connection.replies) == 0
 
 
+async def test_acknowledgements_have_a_bound_by_default(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """The time of one request, as `publish`; the second one in a row needs the timer set anew."""
+    name = fresh_queue()
+    async with connect(fast(server.url, request_timeout=0.2)) as js:
+        deaf(js, name)
+        for _ in range(2):
+            future = await js.publish_async(name, b"x")
+            with trio.fail_after(SOON_S), pytest.raises(PublishTimeout, match=r"0\.2 s"):
+                await future.wait()
+        assert js.publish_async_pending == 0
+    async with connect(fast(server.url), timeout=0.1) as js:
+        deaf(js, name)
+        with trio.fail_after(SOON_S), pytest.raises(PublishTimeout, match=r"0\.1 s"):
+            await (await js.publish_async(name, b"x")).wait()
+    async with connect(fast(server.url), timeout=0.1, publish_ack_timeout=math.inf) as js:
+        deaf(js, name)
+        future = await js.publish_async(name, b"x")
+        with trio.move_on_after(0.4):
+            await future.wait()
+        assert not future.done
+
+
 async def test_the_end_of_the_context(server: ServerProcess, fresh_queue: Fresh) -> None:
     async with open_connection(fast(server.url)) as connection:
         async with JetStream(connection) as js:
@@ -388,6 +414,51 @@ async def test_c26_what_is_refused(server: ServerProcess, fresh_queue: Fresh) ->
         with pytest.raises(NoStreamResponse):
             await js.publish_batch([PubMessage(subject=fresh_queue())] * 2)
         assert (await stream.info()).messages == 2
+
+
+async def test_c26_abandoned_batches_give_their_place_back(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """The server keeps fifty open; one that is left by an exception is not one of them."""
+    async with connect(fast(server.url)) as js:
+        name = fresh_queue()
+        stream = await js.create_stream(name=name, subjects=[name], allow_atomic=True)
+
+        async def abandoned(count: int) -> None:
+            async with js.batch() as batch:
+                for _ in range(count):
+                    await batch.add(name, b"x")
+                raise RuntimeError("the caller's own")
+
+        with trio.fail_after(SOON_S):
+            for number in range(120):
+                with pytest.raises(RuntimeError, match="own"):
+                    await abandoned(number % 4)
+            with trio.CancelScope() as scope:
+                async with js.batch() as batch:
+                    await batch.add(name, b"x")
+                    await batch.add(name, b"x")
+                    scope.cancel()
+                    await trio.lowlevel.checkpoint()
+            assert scope.cancelled_caught
+            await js.publish_batch([PubMessage(subject=name, data=b"y")] * 3)
+        assert (await stream.info()).messages == 3
+
+
+async def test_c26_too_many_open_batches(server: ServerProcess, fresh_queue: Fresh) -> None:
+    """It says so, and what to do; and the others are not harmed by it."""
+    async with connect(fast(server.url)) as js:
+        name = fresh_queue()
+        stream = await js.create_stream(name=name, subjects=[name], allow_atomic=True)
+        async with AsyncExitStack() as stack:
+            for _ in range(50):
+                batch = await stack.enter_async_context(js.batch())
+                await batch.add(name, b"x")
+                await batch.add(name, b"x")
+            with pytest.raises(AtomicBatchError, match="too many batches are open") as caught:
+                await js.publish_batch([PubMessage(subject=name)] * 2)
+            assert caught.value.err_code == 10210
+        assert (await stream.info()).messages == 100
 
 
 async def test_c26_a_batch_whose_stream_is_silent(

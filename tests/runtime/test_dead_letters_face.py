@@ -293,3 +293,26 @@ async def test_another_number_of_shards_is_refused(world: World, clock: Clock) -
             with pytest.raises(TopologyError, match="shards"):
                 await foreign.replay_dead_letters(other)
         assert sorted(await names(broker, topic)) == ["x0", "y0"]
+
+
+@pytest.mark.parametrize("method", ["dead_letters", "replay_dead_letters", "purge_dead_letters"])
+async def test_arguments_that_do_not_fit_are_told_with_the_filter(
+    world: World, clock: Clock, method: str
+) -> None:
+    topic = world.topic()
+    async with world.broker(topic) as broker:
+        call: Any = getattr(broker, method)
+        with pytest.raises(UsageError, match=method) as caught:
+            call(topic, limit=1)
+        assert f"{method}(topic, LetterFilter(limit=1))" in str(caught.value)
+        assert "Desk" not in str(caught.value)
+
+
+async def test_what_is_purged_has_to_be_said(world: World, clock: Clock) -> None:
+    topic = world.topic()
+    async with world.broker(topic) as broker:
+        await bury(world, broker, topic, *orders("a"))
+        purge: Any = broker.purge_dead_letters
+        with pytest.raises(UsageError, match=r"'which'.*means all"):
+            await purge(topic)
+        assert await names(broker, topic) == ["a"]

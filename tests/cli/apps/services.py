@@ -70,6 +70,11 @@ async def undeclared(b: Broker) -> ConsumerGroup:
     return made
 
 
+async def careless(b: Broker) -> None:
+    nowhere = Topic(str, TopologyBuilder(f"{QUEUE}-nowhere").dlq().build())
+    await b.publisher().publish(nowhere, "x")
+
+
 async def own_run(broker: Broker) -> SupervisorOutcome:
     made = await group(broker)
     return await made.run_until(trio.lowlevel.checkpoint)
