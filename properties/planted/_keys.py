@@ -29,7 +29,7 @@ KEYS = (
     Defect(
         name="poison-written-after-the-ack",
         wrong="A key is poisoned after its message was acknowledged.",
-        by="P",
+        by="P O",
         machines=("fail_all",),
         plants=(
             edit(
