@@ -27,6 +27,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    __version__: str
     from . import actors as actors
     from . import jetstream as jetstream
     from ._errors import ActorError as ActorError
@@ -297,6 +298,8 @@ if not TYPE_CHECKING:
     _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
     def __getattr__(name):
+        if name == "__version__":
+            return _version()
         home = _HOME_OF.get(name)
         if home is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -308,5 +311,13 @@ if not TYPE_CHECKING:
         globals()[name] = value
         return value
 
+    def _version():
+        from importlib import metadata
+
+        try:
+            return metadata.version("shove-actors")
+        except metadata.PackageNotFoundError:
+            return "0+unknown"  # a folder on the path, which nobody installed
+
     def __dir__():
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, "__version__"})

@@ -61,7 +61,8 @@ class EncodeError(CodecError, TypeError):
 
 
 class BrokerClosed(UsageError):
-    """The broker is closed, or this task runs outside its `async with` block."""
+    """The broker, or the connection of the JetStream client, is closed; or this task runs outside
+    its `async with` block."""
 
 
 class PermissionDenied(UsageError):
@@ -329,7 +330,8 @@ class ScheduleError(ApiError):
 
 class AtomicBatchError(ApiError):
     """The atomic batch was refused as a whole: disabled, a gap or a pause of over ten seconds, too
-    large, a bad id or a message id twice (10174, 10176, 10179, 10199, 10201)."""
+    large, a bad id or a message id twice, or too many open ones: publish it again later (10174,
+    10176, 10179, 10199, 10201, 10210)."""
 
 
 class NoStreamResponse(JetStreamError, UnavailableError, PublishError):
@@ -502,7 +504,11 @@ class DigestMismatch(ObjectError):
 
 
 class ObjectCorrupt(ObjectError):
-    """Some of the object's chunks are missing, or do not come in time."""
+    """Some of the object's chunks are missing, or there are too many: store it again."""
+
+
+class ObjectChanged(ObjectCorrupt, UnavailableError):
+    """The object was overwritten or deleted while it was being read: read it again."""
 
 
 class CantGetBucket(ObjectError, UsageError):

@@ -24,6 +24,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if find_spec("click") is None:
         print(f"shove-actors: {MISSING}", file=sys.stderr)
         return 1
-    from ._app import main as run
+    try:
+        from ._app import main as run
 
-    return run(argv)
+        return run(argv)
+    except KeyboardInterrupt:
+        # Before there is anybody else to say it: while the above is imported.
+        if sys.stderr is not None:
+            print("shove-actors: interrupted", file=sys.stderr)
+        return 130

@@ -19,10 +19,12 @@ from typing import Final
 import click
 from click.shell_completion import CompletionItem, shell_complete
 
-from shove_actors._errors import ShoveError, UsageError
+from shove_actors._errors import ShoveError, TopicNotDeclared, UsageError
 
 from ._base import CommandFailed, Exit
+from ._masked import masked
 from ._output import Interrupted, OutputClosed, drop_output
+from ._places import place_of
 
 if sys.version_info < (3, 11):
     from exceptiongroup import BaseExceptionGroup
@@ -107,10 +109,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _run(list(sys.argv[1:] if argv is None else argv))
     finally:
-        try:
-            sys.stdout.flush()
-        except BrokenPipeError:
-            drop_output(sys.stdout)
+        if sys.stdout is not None:  # `>&-`
+            try:
+                sys.stdout.flush()
+            except BrokenPipeError:
+                drop_output(sys.stdout)
 
 
 def _run(arguments: list[str]) -> int:
@@ -124,13 +127,13 @@ def _run(arguments: list[str]) -> int:
     except click.exceptions.Exit as exc:
         raise SystemExit(exc.exit_code) from None
     except click.ClickException as exc:
-        raise SystemExit(_say(_usage(exc), Exit.USAGE)) from None
+        raise SystemExit(_say(_usage(exc), Exit.USAGE, arguments)) from None
     except (KeyboardInterrupt, click.Abort):
         return _say("interrupted", Exit.INTERRUPTED)
     except BrokenPipeError:
         return Exit.OUTPUT_CLOSED
     except (ShoveError, OSError, BaseExceptionGroup) as error:
-        return _explain(error)
+        return _explain(error, arguments)
 
 
 def _usage(error: click.ClickException) -> str:
@@ -143,7 +146,7 @@ def _usage(error: click.ClickException) -> str:
     return f"{text}{'' if text.endswith('.') else '.'} See: {path} --help"
 
 
-def _explain(error: BaseException) -> int:
+def _explain(error: BaseException, arguments: Sequence[str] = ()) -> int:
     """One line for what was raised on purpose; everything else goes on as it is."""
     leaves = list(_leaves(error))
     if any(isinstance(leaf, KeyboardInterrupt | Interrupted) for leaf in leaves):
@@ -153,11 +156,16 @@ def _explain(error: BaseException) -> int:
     foreign = [leaf for leaf in leaves if not isinstance(leaf, ShoveError | OSError)]
     if foreign or not leaves:
         raise error
-    first = leaves[0]
+    first, text = leaves[0], str(leaves[0])
     code = Exit.USAGE if isinstance(first, UsageError) else Exit.FAILED
     if isinstance(first, CommandFailed):
         code = Exit(first.code)
-    return _say(str(first).replace("\n", " "), code)
+    elif (place := place_of(first)) is not None:
+        # It was not the command line that was wrong.
+        text, code = f"{text} ({place})", Exit.FAILED
+    elif isinstance(first, TopicNotDeclared) and list(arguments[:1]) == ["run"]:
+        code = Exit.FAILED  # other commands were told the name
+    return _say(text.replace("\n", " "), code, arguments)
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:
@@ -168,6 +176,8 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def _say(text: str, code: Exit) -> int:
-    print(f"{PROGRAM}: {text}", file=sys.stderr)
+def _say(text: str, code: Exit, arguments: Sequence[str] = ()) -> int:
+    """`arguments`: what was typed, which a message may repeat."""
+    if sys.stderr is not None:
+        print(f"{PROGRAM}: {masked(text, arguments)}", file=sys.stderr)
     return code

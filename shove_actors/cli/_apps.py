@@ -28,6 +28,8 @@ from typing import Any, Final
 from shove_actors import ConsumerGroup, SupervisorOutcome, UsageError
 from shove_actors.actors import ChildSpec
 
+from ._base import kind_of
+
 PARAMETERS: Final = ("broker", "nursery", "stop")
 
 
@@ -64,7 +66,7 @@ def understand(target: str, found: object) -> App:
     if specs:
         return App(target=target, function=None, wants={}, specs=specs)
     if inspect.isclass(found) or not callable(found):
-        kind = "a class" if inspect.isclass(found) else f"a {type(found).__name__}"
+        kind = "a class" if inspect.isclass(found) else kind_of(found)
         raise UsageError(
             f"{target} is {kind}: `run` takes a function of broker, nursery or stop, or a "
             "ChildSpec. See docs/cli.md"
@@ -95,6 +97,13 @@ def _wants(target: str, function: Callable[..., Any]) -> dict[str, str]:
     return {name: name for name in named}
 
 
+def offers(found: object) -> bool:
+    """Whether it may be what `run` was to be given, and was misspelt; not what is imported."""
+    if _all_of(found, ChildSpec):
+        return True
+    return inspect.isfunction(found) and not found.__module__.startswith("shove_actors.")
+
+
 def work_of(target: str, result: object) -> Work:
     """Raises `UsageError` for a result that means nothing."""
     if result is None:
@@ -110,7 +119,7 @@ def work_of(target: str, result: object) -> Work:
     if specs:
         return Work(specs=specs)
     raise UsageError(
-        f"{target} returned a {type(result).__name__}: return a consumer group or a ChildSpec (or "
+        f"{target} returned {kind_of(result)}: return a consumer group or a ChildSpec (or "
         "a list of one kind), an outcome, an exit code, or nothing"
     )
 

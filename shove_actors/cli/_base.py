@@ -160,6 +160,12 @@ def connection_options(*, otherwise: str = DEFAULT_URL) -> Callable[[F], F]:
     return decorate
 
 
+def kind_of(value: object) -> str:
+    """`an int`, `a Topic`."""
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
 def print_json(value: object) -> None:
     """One JSON document on standard output."""
     write_lines(sys.stdout, [json.dumps(value, indent=2, ensure_ascii=False)])

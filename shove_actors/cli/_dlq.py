@@ -160,7 +160,8 @@ def show(sequence: int, as_json: bool, **where: Any) -> None:
 @target_options
 @filter_options
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="To this file.")
-def export(selection: LetterFilter, out: Path | None, **where: Any) -> None:
+@click.option("--json", "as_json", is_flag=True, help="What is said of --out, too, is JSON.")
+def export(selection: LetterFilter, out: Path | None, as_json: bool, **where: Any) -> None:
     """One JSON object per line and letter, with headers and payload.
 
     Payloads that are text are `payload`, all others `payload_base64`.
@@ -175,7 +176,10 @@ def export(selection: LetterFilter, out: Path | None, **where: Any) -> None:
             write_lines(file, lines)
     except FileExistsError:
         raise CommandFailed(f"--out {out}: it exists; name a new file", Exit.USAGE) from None
-    print_lines(f"{len(lines)} dead letters in {out}")
+    if as_json:
+        print_json({"exported": len(lines), "out": str(out)})
+    else:
+        print_lines(f"{len(lines)} dead letters in {out}")
 
 
 # ---------------------------------------------------------------------- doing

@@ -8,7 +8,7 @@ import textwrap
 import click
 import trio
 
-from shove_actors import NatsConfig, ShoveError, jetstream
+from shove_actors import ConfigError, NatsConfig, ShoveError, jetstream
 
 from ._base import Exit, connection_options, json_option, print_json, print_lines
 from ._checkup import Finding, examine, own_versions
@@ -65,6 +65,8 @@ async def _examine(config: NatsConfig, monitor: str | None) -> list[Finding]:
     try:
         async with jetstream.connect(patient) as js:
             found = await examine(js, monitored)
+    except ConfigError:
+        raise  # what was typed is wrong, not the server
     except ShoveError as exc:
         found = [
             Finding(

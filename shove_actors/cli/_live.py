@@ -40,7 +40,7 @@ def need_rich() -> None:
 
 
 def need_terminal(way_out: str) -> None:
-    if not sys.stdout.isatty():
+    if sys.stdout is None or not sys.stdout.isatty():
         raise CommandFailed(f"the live view needs a terminal; {way_out}", Exit.USAGE)
 
 

@@ -4,19 +4,38 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from shove_actors import Topic, UsageError
 
+from ._base import CommandFailed, kind_of
+from ._places import place_of
 
-def load(target: str, folder: Path | None = None) -> Any:
+
+class ModuleBroken(CommandFailed):
+    """Importing the module raised `error`. The message is a line that names its place."""
+
+    def __init__(self, target: str, error: Exception) -> None:
+        place = place_of(error)
+        what = error.msg if isinstance(error, SyntaxError) else str(error)
+        kind = type(error).__name__
+        super().__init__(
+            f"{target}: importing it raised {kind}{': ' if what else ''}{what}"
+            f"{f' ({place})' if place is not None else ''}"
+        )
+        self.error = error
+
+
+def load(
+    target: str, folder: Path | None = None, *, offers: Callable[[object], bool], what: str
+) -> Any:
     """The object that `module:name` names; modules are also looked for in `folder` (default: here).
 
-    Raises `UsageError` if there is no such module or name. What the module itself raises passes:
-    its traceback is what its author needs.
+    Raises `UsageError` if there is no such module or name, `ModuleBroken` for what the module
+    itself raises. `offers`: which of its names are mentioned then; `what`: how these are called.
     """
     module, name = _split(target)
     found: Any = _module(module, target, folder)
@@ -25,7 +44,7 @@ def load(target: str, folder: Path | None = None) -> Any:
             found = getattr(found, part)
         except AttributeError:
             raise UsageError(
-                f"{target}: module {module} has no {part!r}. It has: {_offers(found)}"
+                f"{target}: {module} has no {part!r}. {_offered(found, offers, what)}"
             ) from None
     return found
 
@@ -36,8 +55,9 @@ def load_topics(target: str, folder: Path | None = None) -> list[Topic[Any]]:
     Raises `UsageError` for what is none.
     """
     if ":" in target:
-        found = load(target, folder)
+        found = load(target, folder, offers=_is_topics, what="topics")
     else:
+        _check(target, target)
         found = list(vars(_module(target, target, folder)).values())
         found = list({id(each): each for each in found if isinstance(each, Topic)}.values())
         if not found:
@@ -47,11 +67,11 @@ def load_topics(target: str, folder: Path | None = None) -> list[Topic[Any]]:
             )
     topics = [found] if isinstance(found, Topic) else found
     if not isinstance(topics, Iterable) or isinstance(topics, (str, bytes)):
-        raise UsageError(f"{target} is a {type(found).__name__}, not a topic or a list of topics")
+        raise UsageError(f"{target} is {kind_of(found)}, not a topic or a list of topics")
     topics = list(topics)
     for each in topics:
         if not isinstance(each, Topic):
-            raise UsageError(f"{target} holds a {type(each).__name__}, and not only topics")
+            raise UsageError(f"{target} holds {kind_of(each)}, and not only topics")
     if not topics:
         raise UsageError(f"{target} is an empty list of topics")
     return topics
@@ -67,10 +87,16 @@ def load_topic(target: str, folder: Path | None = None) -> Topic[Any]:
 
 
 def _split(target: str) -> tuple[str, str]:
-    module, colon, name = target.partition(":")
-    if not colon or not module or not name:
-        raise UsageError(f"{target!r}: write module:name, as in orders.service:app")
+    module, _, name = target.partition(":")
+    _check(target, module, name)
     return module, name
+
+
+def _check(target: str, *names: str) -> None:
+    """An address, say, is none: it is not taken to pieces, which would be looked for and shown."""
+    for name in names:
+        if not all(part.isidentifier() for part in name.split(".")):
+            raise UsageError(f"{target!r}: write module:name, as in orders.service:app")
 
 
 def _module(module: str, target: str, folder: Path | None) -> ModuleType:
@@ -82,13 +108,27 @@ def _module(module: str, target: str, folder: Path | None) -> ModuleType:
     except ModuleNotFoundError as exc:
         # One that the module itself misses is the module's own affair.
         if exc.name is None or not f"{module}.".startswith(f"{exc.name}."):
-            raise
+            raise ModuleBroken(target, exc) from exc
         raise UsageError(
             f"{target}: there is no module {exc.name!r} in {place} or on the import path. Start it "
             "in the folder that holds it, or name that folder with --app-dir"
         ) from None
+    except Exception as exc:
+        raise ModuleBroken(target, exc) from exc
 
 
-def _offers(found: object) -> str:
-    names = [name for name in vars(found) if not name.startswith("_")]
-    return ", ".join(names[:12]) + (", ..." if len(names) > 12 else "") if names else "nothing"
+def _is_topics(found: object) -> bool:
+    several = isinstance(found, (list, tuple)) and bool(found)
+    return all(isinstance(each, Topic) for each in (found if several else [found]))  # type: ignore[attr-defined]
+
+
+def _offered(found: object, offers: Callable[[object], bool], what: str) -> str:
+    """`found`: a module, or something in it."""
+    try:
+        own = vars(found)
+    except TypeError:
+        own = {}
+    names = [name for name, value in own.items() if not name.startswith("_") and offers(value)]
+    if not names:
+        return f"There are no {what} in it"
+    return f"It has: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"

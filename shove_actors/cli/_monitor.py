@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from dataclasses import dataclass
 from typing import Any, Final
@@ -37,7 +38,7 @@ class Monitored:
 async def look(url: str) -> Monitored:
     """Reads `/varz` and `/jsz`. Raises `UsageError` for no http URL, `CommandFailed`."""
     base = url.rstrip("/")
-    if not base.startswith(("http://", "https://")):
+    if not _is_address(base):
         raise UsageError(f"--monitor {redact(url)}: give an address such as http://127.0.0.1:8222")
     facts = await _get(f"{base}/varz")
     jetstream = (await _get(f"{base}/jsz?config=1")).get("config") or {}
@@ -52,6 +53,17 @@ async def look(url: str) -> Monitored:
         store_dir=str(jetstream.get("store_dir", "")),
         slow_consumers=int(facts.get("slow_consumers", 0)),
         cluster_size=1 + len(cluster.get("urls") or ()) if cluster.get("name") else 1,
+    )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        parts = urllib.parse.urlsplit(text)
+        good = parts.hostname and parts.port != 0  # `port` raises for what is none
+    except ValueError:
+        return False
+    return (
+        bool(good) and parts.scheme in ("http", "https") and text.isprintable() and " " not in text
     )
 
 

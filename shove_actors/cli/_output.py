@@ -20,11 +20,13 @@ class OutputClosed(ShoveError):
     """Whoever read the output has gone (`| head`). The run ends in order, and says nothing."""
 
 
-def write_lines(out: TextIO, lines: Iterable[str]) -> None:
+def write_lines(out: TextIO | None, lines: Iterable[str]) -> None:
     """Writes and flushes. What `out` has no character for is escaped, never an error.
 
-    Raises `OutputClosed` when nobody reads any more.
+    Raises `OutputClosed` when nobody reads any more, or nobody ever did (`>&-`).
     """
+    if out is None:
+        raise OutputClosed("there is no standard output")
     text = "".join(f"{line}\n" for line in lines)
     if out.encoding:
         text = text.encode(out.encoding, "backslashreplace").decode(out.encoding)
@@ -35,8 +37,10 @@ def write_lines(out: TextIO, lines: Iterable[str]) -> None:
         raise OutputClosed("nobody reads the output any more") from None
 
 
-def ascii_only(out: TextIO) -> bool:
+def ascii_only(out: TextIO | None) -> bool:
     """Whether trees must be drawn without box characters there."""
+    if out is None:
+        return True
     try:
         "│├└─".encode(out.encoding or "utf-8")
     except UnicodeEncodeError:

@@ -10,12 +10,13 @@ from pathlib import Path
 import click
 import trio
 
-from shove_actors import MemoryConfig, NatsConfig
+from shove_actors import MemoryConfig, NatsConfig, ShoveError
 
-from ._apps import understand
-from ._base import NOT_NEGATIVE, connection_options
+from ._apps import offers, understand
+from ._base import NOT_NEGATIVE, Exit, connection_options
 from ._live import need_rich, need_terminal, observed
-from ._load import load
+from ._load import ModuleBroken, load
+from ._places import own_traceback
 from ._process import SUBJECT
 from ._running import Running, run_app
 
@@ -76,7 +77,14 @@ def command(
     if top:
         need_rich()
         need_terminal("leave out --top, or use --answer and `top` in another one")
-    app = understand(target, load(target, app_dir))
+    try:
+        found = load(target, app_dir, offers=offers, what="functions or ChildSpecs")
+    except ModuleBroken as exc:
+        if isinstance(exc.error, ShoveError):
+            raise  # it is told in a line
+        print(own_traceback(exc.error), end="", file=sys.stderr)
+        return Exit.FAILED
+    app = understand(target, found)
     if (top or answer) and not app.wants_broker:
         raise click.UsageError(f"--top and --answer show a broker, and {target} takes none")
     logging.basicConfig(format=_FORMAT, level=log_level.upper(), stream=sys.stderr)

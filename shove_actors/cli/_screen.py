@@ -39,7 +39,7 @@ class Screen(Protocol):
 class PlainScreen:
     """Lines for logs and pipes: one each second, and the tree once it is complete."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO | None) -> None:
         self._out = out
         self._next_s = 0.0
         self._tree_shown = False
@@ -75,7 +75,7 @@ class PlainScreen:
 class JsonScreen:
     """The verdict alone, as one JSON object."""
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: TextIO | None) -> None:
         self._out = out
 
     def __enter__(self) -> JsonScreen:
@@ -169,7 +169,7 @@ class RichScreen:
 def make_screen(*, plain: bool, out: TextIO | None = None) -> Screen:
     """Plain lines if asked for, if `out` is no terminal, or if `rich` is missing (and says so)."""
     out = sys.stdout if out is None else out
-    if plain or not out.isatty():
+    if plain or out is None or not out.isatty():
         return PlainScreen(out)
     try:
         return RichScreen(out)

@@ -6,23 +6,28 @@ import json
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import trio
 
-from shove_actors import NatsConfig, jetstream
+from shove_actors import NatsConfig, ShoveError, jetstream
 
 from ._base import connection_options, json_option, print_json, print_lines
 from ._live import need_rich, need_terminal, show
 from ._output import ascii_only, write_lines
 from ._top_state import Looker
 
+#: A terminal that is closed, too: `reset` is not what its next user should have to type.
+_ENDING: Final = [
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+]
+
 
 @click.command(
     "top",
-    epilog="Exit codes: 0 ended by SIGINT or SIGTERM, or --once is done; 1 an error; 2 wrong "
-    "usage, or no terminal.",
+    epilog="Exit codes: 0 ended by SIGINT, SIGTERM or SIGHUP, or --once is done; 1 an error; 2 "
+    "wrong usage, or no terminal.",
 )
 @connection_options()
 @click.option("--queue", multiple=True, metavar="Q", help="Only this topic; may be repeated.")
@@ -51,7 +56,7 @@ def command(
     Per topic what the server counts: stored and settled per second, pending, in flight, held by
     delay, dead. Per process that was started with `run --answer`: its actor tree with states,
     restarts and mailboxes, latencies of its handlers, scaling decisions, its connection. Without
-    --once, --json prints one snapshot per line and interval.
+    --once, --json prints one snapshot per line and interval; `trouble` says what prevented one.
     """
     if not as_json or svg is not None:
         need_rich()
@@ -73,7 +78,7 @@ async def _top(
     async with jetstream.connect(config) as js, trio.open_nursery() as nursery:
 
         async def end(task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-            with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+            with trio.open_signal_receiver(*_ENDING) as signals:
                 task_status.started()
                 await anext(signals)
             nursery.cancel_scope.cancel()
@@ -86,11 +91,21 @@ async def _top(
             _print(await looker.look(), svg, as_json)
         elif as_json:
             while True:
-                print_lines(json.dumps(await looker.look()))
+                # Outside of what is looked at: that nobody reads any more ends it.
+                print_lines(json.dumps(await _line(looker)))
                 await trio.sleep(interval)
         else:
             await show(looker.look, interval)
         nursery.cancel_scope.cancel()
+
+
+async def _line(looker: Looker) -> dict[str, Any]:
+    """A snapshot, or what prevents it: a server that is away for a moment ends nothing."""
+    try:
+        return {**await looker.look(), "trouble": None}
+    except ShoveError as exc:
+        # Without the topics of an earlier look: a program would take them for those of now.
+        return {"server": None, "topics": [], "processes": [], "trouble": str(exc)}
 
 
 def _print(snapshot: dict[str, Any], svg: Path | None, as_json: bool) -> None:

@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from ._elastic import Elastic
 from ._percentiles import duration
 
 #: Workers that are all well are drawn up to this number side by side, then counted.
@@ -88,26 +89,32 @@ def _topics(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
     shown = list(topics)
     if len(shown) > BUSY:
         shown = [topic for topic in topics if not _at_rest(topic)][:MANY]
-    table = _table("topic", "stored/s", "settled/s", "pending", "in flight", "held", "dead")
-    # Few servers have FAIL_ALL topics, and the terminal is narrow.
-    poisonable = any(topic["fails_all"] for topic in shown)
-    for name in (*(("poisoned",) if poisonable else ()), "redelivered", "pulls"):
-        _numbers(table, name)
-    for topic in shown:
-        reading = topic["pulls"] or topic["in_flight"]
-        table.add_row(
-            topic["queue"],
-            f"{topic['stored_per_s']:,.1f}",
-            f"{topic['settled_per_s']:,.1f}",
-            # Nobody asks for them.
-            Text(f"{topic['pending']:,}", "" if reading or not topic["pending"] else "bold red"),
-            f"{topic['in_flight']:,}",
-            Text(f"{topic['held']:,}", "yellow" if topic["held"] else ""),
-            Text(f"{topic['dead']:,}", "red" if topic["dead"] else ""),
-            *((_poisoned(topic),) if poisonable else ()),
-            f"{topic['redelivered']:,}",
-            f"{topic['pulls']:,}",
-        )
+    reading = [bool(topic["pulls"] or topic["in_flight"]) for topic in shown]
+    table = Elastic(
+        ("topic", [topic["queue"] for topic in shown]),
+        ("stored/s", 6, [f"{topic['stored_per_s']:,.1f}" for topic in shown]),
+        ("settled/s", 7, [f"{topic['settled_per_s']:,.1f}" for topic in shown]),
+        # Red: nobody asks for them.
+        (
+            "pending",
+            1,
+            [
+                Text(f"{topic['pending']:,}", "" if asked or not topic["pending"] else "bold red")
+                for topic, asked in zip(shown, reading, strict=True)
+            ],
+        ),
+        ("in flight", 5, [f"{topic['in_flight']:,}" for topic in shown]),
+        ("held", 4, [_coloured(topic["held"], "yellow") for topic in shown]),
+        ("dead", 2, [_coloured(topic["dead"], "red") for topic in shown]),
+        # Few servers have FAIL_ALL topics, and the terminal is narrow.
+        *(
+            [("poisoned", 3, [_poisoned(topic) for topic in shown])]
+            if any(topic["fails_all"] for topic in shown)
+            else []
+        ),
+        ("redelivered", 8, [f"{topic['redelivered']:,}" for topic in shown]),
+        ("pulls", 9, [f"{topic['pulls']:,}" for topic in shown]),
+    )
     if len(shown) == len(topics):
         return table
     return Group(table, Text(f"and {len(topics) - len(shown)} topics more", style="dim"))
@@ -125,16 +132,8 @@ def _at_rest(topic: Mapping[str, Any]) -> bool:
     return not any(topic[name] for name in (*moving, "poisoned"))
 
 
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    table.add_column(first, no_wrap=True, overflow="ellipsis", max_width=44)
-    for name in numbers:
-        _numbers(table, name)
-    return table
-
-
-def _numbers(table: Table, name: str) -> None:
-    table.add_column(name, justify="right", no_wrap=True, min_width=len(name))
+def _coloured(count: int, style: str) -> Text:
+    return Text(f"{count:,}", style if count else "")
 
 
 def _process(process: Mapping[str, Any], ascii_only: bool) -> Panel:
@@ -153,38 +152,59 @@ def _process(process: Mapping[str, Any], ascii_only: bool) -> Panel:
     if process.get("stopping"):
         facts.append("stopping")
     marks = _ASCII if ascii_only else _TRUNK
-    columns = Table.grid(padding=(0, 3, 0, 0))
-    columns.add_row(
-        Text("\n").join(_tree(process["tree"], marks)),
-        Group(_latencies(process["topics"]), *_scaling(process["scaling"])),
+    beside = _Beside(
+        _tree(process["tree"], marks),
+        _latencies(process["topics"]),
+        list(_scaling(process["scaling"])),
     )
     return Panel(
-        Group(
-            Text("   ".join(facts), style="" if connection["connected"] else "bold red"), columns
-        ),
+        Group(Text("   ".join(facts), style="" if connection["connected"] else "bold red"), beside),
         title=f"{process['target']}  pid {process['pid']} on {process['host']}",
         title_align="left",
         border_style="blue" if connection["connected"] else "red",
     )
 
 
-def _latencies(topics: Sequence[Mapping[str, Any]]) -> RenderableType:
+class _Beside:
+    """The tree and what its consumers do: side by side, or below each other for want of room."""
+
+    def __init__(
+        self, tree: Sequence[Text], latencies: Elastic | Text, scaling: Sequence[RenderableType]
+    ) -> None:
+        self._tree = Text("\n", no_wrap=True, overflow="ellipsis").join(tree)
+        self._latencies = latencies
+        self._scaling = scaling
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        latencies = self._latencies
+        wide = latencies.width if isinstance(latencies, Elastic) else latencies.cell_len
+        used = max(line.cell_len for line in self._tree.split()) + 3
+        if used + wide <= options.max_width:
+            columns = Table.grid(padding=(0, 3, 0, 0))
+            right = latencies.fitted(wide) if isinstance(latencies, Elastic) else latencies
+            columns.add_row(self._tree, Group(right, *self._scaling))
+            yield columns
+        else:
+            # The tree may be cut off at the bottom; it is the longer one.
+            yield from (latencies, *self._scaling, "", self._tree)
+
+
+def _latencies(topics: Sequence[Mapping[str, Any]]) -> Elastic | Text:
     if not topics:
         return Text("no consumers yet", style="dim")
-    table = _table(
-        "consumers of", "n", "busy", "/s", "handler p50", "p95", "p99", "wait p50", "p99"
+    handler = [topic["latency"]["handler"] for topic in topics]
+    waited = [topic["latency"]["waited"] for topic in topics]
+    return Elastic(
+        ("consumers of", [topic["queue"] for topic in topics]),
+        ("n", 6, [str(topic["consumers"]) for topic in topics]),
+        ("busy", 1, [str(topic["busy"]) for topic in topics]),
+        ("/s", 2, [f"{topic.get('attempts_per_s', 0.0):,.0f}" for topic in topics]),
+        ("handler p50", 3, [_time(times, "p50") for times in handler]),
+        ("p95", 7, [_time(times, "p95") for times in handler]),
+        ("p99", 5, [_time(times, "p99") for times in handler]),
+        ("wait p50", 4, [_time(times, "p50") for times in waited]),
+        ("wait p99", 8, [_time(times, "p99") for times in waited]),
     )
-    for topic in topics:
-        handler, waited = topic["latency"]["handler"], topic["latency"]["waited"]
-        table.add_row(
-            topic["queue"],
-            str(topic["consumers"]),
-            str(topic["busy"]),
-            f"{topic.get('attempts_per_s', 0.0):,.0f}",
-            *(_time(handler, share) for share in ("p50", "p95", "p99")),
-            *(_time(waited, share) for share in ("p50", "p99")),
-        )
-    return table
 
 
 def _time(times: Mapping[str, float], share: str) -> str:

@@ -10,6 +10,7 @@ from shove_actors._errors import AuthenticationError as AuthenticationError
 from shove_actors._errors import BadBucket as BadBucket
 from shove_actors._errors import BadObjectMeta as BadObjectMeta
 from shove_actors._errors import BadRequest as BadRequest
+from shove_actors._errors import BrokerClosed as BrokerClosed
 from shove_actors._errors import BucketExists as BucketExists
 from shove_actors._errors import BucketNotFound as BucketNotFound
 from shove_actors._errors import CantGetBucket as CantGetBucket
@@ -58,6 +59,7 @@ from shove_actors._errors import NotConnected as NotConnected
 from shove_actors._errors import NotJetStreamMessage as NotJetStreamMessage
 from shove_actors._errors import NotPullConsumer as NotPullConsumer
 from shove_actors._errors import NotPushConsumer as NotPushConsumer
+from shove_actors._errors import ObjectChanged as ObjectChanged
 from shove_actors._errors import ObjectCorrupt as ObjectCorrupt
 from shove_actors._errors import ObjectError as ObjectError
 from shove_actors._errors import ObjectExists as ObjectExists
@@ -202,6 +204,7 @@ __all__ = [
     "BadBucket",
     "BadObjectMeta",
     "BadRequest",
+    "BrokerClosed",
     "BucketExists",
     "BucketNotFound",
     "CantGetBucket",
@@ -285,6 +288,7 @@ __all__ = [
     "NotJetStreamMessage",
     "NotPullConsumer",
     "NotPushConsumer",
+    "ObjectChanged",
     "ObjectCorrupt",
     "ObjectError",
     "ObjectExists",

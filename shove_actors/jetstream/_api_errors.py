@@ -66,6 +66,13 @@ BY_ERR_CODE: Mapping[int, type[ApiError]] = {
     10201: AtomicBatchError,
     10203: ScheduleError,
     10204: ConsumerInvalidReset,
+    10210: AtomicBatchError,
+}
+
+#: What the server's description leaves out.
+_ADVICE: Mapping[int, str] = {
+    10210: "too many batches are open at once (50 per stream by default); publish this one again "
+    "when others have ended, which abandoned ones do ten seconds after their last message",
 }
 
 NOT_ENABLED = 10076
@@ -83,4 +90,7 @@ def api_error(error: Mapping[str, object]) -> ApiError:
 
     err_code = number("err_code")
     kind = BY_ERR_CODE.get(err_code, ApiError)
-    return kind(number("code"), err_code, str(error.get("description", "")))
+    exc = kind(number("code"), err_code, str(error.get("description", "")))
+    if err_code in _ADVICE:
+        exc.args = (f"{exc}: {_ADVICE[err_code]}",)
+    return exc

@@ -62,8 +62,17 @@ class AsyncPublisher:
         self._deadlines: deque[PublishFuture] = deque()
         self._count = itertools.count()
         self._earlier = trio.Event()
+        #: When the task `run` looks at the timers next, at the latest.
+        self._wakes_at = float("inf")
         self._row = 0
         self._row_bytes = 0
+
+    @property
+    def _ack_timeout(self) -> float:
+        for seconds in (self._options.publish_ack_timeout, self._options.timeout):
+            if seconds is not None:
+                return seconds
+        return self._connection.request_timeout
 
     @property
     def pending(self) -> int:
@@ -92,17 +101,18 @@ class AsyncPublisher:
         most = self._options.publish_async_max_pending
         if not self._connection.connected or len(self._pending) >= most:
             await self._wait_for_room(most, stall_wait, connect_wait, encoded.subject)
-        timeout = self._options.publish_ack_timeout
-        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        timeout = self._ack_timeout
+        deadline = trio.current_time() + timeout
         future = PublishFuture(encoded, attempts, retry_wait, deadline)
         self._pending[future] = None
-        if timeout is not None:
+        if timeout < float("inf"):
             deadlines = self._deadlines
             while deadlines and deadlines[0].done:
                 deadlines.popleft()
-            if not deadlines:
-                self._earlier.set()
             deadlines.append(future)
+            if deadline < self._wakes_at:
+                self._wakes_at = deadline
+                self._earlier.set()
         self._send(future)
         return future
 
@@ -213,7 +223,7 @@ class AsyncPublisher:
         """The task that keeps the timers."""
         while True:
             self._earlier = trio.Event()
-            next_at = min(self._send_due(), self._fail_late())
+            next_at = self._wakes_at = min(self._send_due(), self._fail_late())
             with trio.CancelScope(deadline=next_at):
                 await self._earlier.wait()
 
@@ -234,7 +244,7 @@ class AsyncPublisher:
                     future,
                     PublishTimeout(
                         f"no acknowledgement from {future.subject!r} within "
-                        f"{self._options.publish_ack_timeout:g} s (publish_ack_timeout)"
+                        f"{self._ack_timeout:g} s (publish_ack_timeout)"
                     ),
                 )
         return deadlines[0]._deadline if deadlines else float("inf")

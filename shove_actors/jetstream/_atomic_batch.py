@@ -7,7 +7,9 @@ only so many are unanswered at a time; the first is waited for, because it tells
 takes batches at all.
 
 A batch that is not committed leaves nothing: the server forgets it ten seconds after its last
-message, or when another one comes out of turn.
+message, or when another one comes out of turn. Until then it takes one of the stream's places for
+open batches, of which there are fifty. So who leaves one sends it a message out of turn, which is
+refused, and the place is free at once (`test_c26_abandoned_batches_give_their_place_back`).
 """
 
 from __future__ import annotations
@@ -66,6 +68,9 @@ class AtomicBatch:
         self._id = secrets.token_hex(11)
         self._held: Encoded | None = None
         self._sent = 0
+        #: Where the newest message went, once the server has taken the first one; b"" when there
+        #: is nothing (any more) to be abandoned.
+        self._open_on = b""
         self._unanswered: set[bytes] = set()
         self._lot = trio.lowlevel.ParkingLot()
         self._failure: Exception | None = None
@@ -119,6 +124,7 @@ class AtomicBatch:
                 self._check()
                 await self._commit(self._held)
         finally:
+            self._abandon()
             for reply in self._unanswered:
                 self._connection.replies.forget(reply)
             self._held = None
@@ -135,6 +141,7 @@ class AtomicBatch:
             while self._unanswered and (first or len(self._unanswered) >= _WINDOW):
                 await self._lot.park()
                 self._check()
+            self._open_on = message.wire_subject
             await trio.lowlevel.checkpoint_if_cancelled()
             return
         raise PublishTimeout(
@@ -147,6 +154,7 @@ class AtomicBatch:
             if self._sent == 0:
                 await self._ready()
             self._write(message, b"Nats-Batch-Commit: 1" + CRLF)
+            self._open_on = b""
             while self.ack is None:
                 self._check()
                 await self._lot.park()
@@ -154,6 +162,17 @@ class AtomicBatch:
         raise PublishTimeout(
             f"no acknowledgement of the batch from {message.subject!r} within {self._timeout:g} s"
         )
+
+    def _abandon(self) -> None:
+        """Have the server forget it now. Nothing waits for the answer, which is a refusal."""
+        if self._open_on and self._failure is None:
+            block = b"NATS/1.0\r\nNats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n\r\n" % (
+                self._id.encode(),
+                self._sent + 2,
+            )
+            # Without a connection the server forgets it by itself.
+            self._connection.write(hpub(self._open_on, b"", block, b""))
+        self._open_on = b""
 
     async def _ready(self) -> None:
         if not self._connection.connected:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import trio
 
 from shove_actors._errors import IteratorClosed, UsageError
 from shove_actors._groups import unwrapped
 
+from ._block import block
 from ._handlers import Handler as Handler
 from ._handlers import check_handler as check_handler
 from ._handlers import not_awaitable
@@ -83,7 +83,7 @@ def refuse_inside(loop: Consuming, what: str) -> None:
         task = nursery.parent_task if nursery is not None else None
 
 
-@asynccontextmanager
+@block(Consuming, "consume(...)")
 async def consuming(source: Source, handler: Handler) -> AsyncIterator[Consuming]:
     """The block around a consume loop."""
     await source.ready()

@@ -10,6 +10,7 @@ import trio
 
 from shove_actors._errors import (
     ApiError,
+    InvalidOption,
     JetStreamNotEnabled,
     JetStreamNotEnabledForAccount,
     NoResponders,
@@ -44,7 +45,12 @@ class ContextCore:
         check_text("op", op, empty=False)
         if body is not None:
             check_kind("body", body, Mapping, "a mapping, or None")
-        payload = _encode(body) if body is not None else b""
+        try:
+            payload = _encode(body) if body is not None else b""
+        except UnicodeEncodeError:
+            raise InvalidOption(
+                f"a text in the request {op} contains half of a surrogate pair, which is no text"
+            ) from None
         subject, options = self.prefix + op, self.options
         if options.on_request is not None:
             options.on_request(subject, payload)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,8 +29,9 @@ class JetStreamOptions:
     * `on_request(subject, payload)`, `on_response(subject, payload)`: see every API request and
       reply. They run in the task that asks, and what they raise reaches it.
     * `publish_async_max_pending`: how many acknowledgements may be outstanding.
-    * `publish_ack_timeout`: seconds until an outstanding one fails; None waits as long as the
-      connection lasts.
+    * `publish_ack_timeout`: seconds until an outstanding one fails with `PublishTimeout`; None
+      takes the time of one API request (`timeout`), `math.inf` waits as long as the connection
+      lasts.
     * `on_publish_error(future, error)`, `on_publish_ack(future, ack)`: hear of each of them. They
       must not wait; one that raises is logged.
     """
@@ -59,10 +61,10 @@ class JetStreamOptions:
                 raise InvalidOption(
                     f"{name} {value!r} is empty or no subject; give words separated by dots"
                 )
-        for name in ("timeout", "publish_ack_timeout"):
-            value = getattr(self, name)
-            if value is not None:
-                check_seconds(name, value)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        if self.publish_ack_timeout is not None and self.publish_ack_timeout != math.inf:
+            check_seconds("publish_ack_timeout", self.publish_ack_timeout)
         check_count("publish_async_max_pending", self.publish_async_max_pending)
         for name in ("on_request", "on_response", "on_publish_error", "on_publish_ack"):
             value = getattr(self, name)

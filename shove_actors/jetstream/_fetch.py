@@ -16,25 +16,19 @@ from types import TracebackType
 import trio
 
 from shove_actors._errors import (
-    BadRequest,
     ConnectionClosed,
     ConnectionError,
-    ConsumerDeleted,
     InvalidOption,
     IteratorClosed,
-    JetStreamError,
-    LeadershipChanged,
     NoHeartbeat,
-    NoResponders,
-    NotPullConsumer,
-    PinIdMismatch,
-    RequestLimitExceeded,
-    ServerShutdown,
+    RequestTimeout,
+    ShoveError,
     UsageError,
 )
 
 from ._connection import Connection
 from ._events import ConnectionEvent
+from ._fetch_errors import error_of
 from ._message import Message
 from ._options import check_count, check_seconds
 from ._pull_ledger import NEVER, NS
@@ -46,8 +40,9 @@ MAX_WAIT_S = 30.0
 HEARTBEAT_S = 5.0
 #: With a shorter wait no heartbeats are asked for, unless the caller wants them.
 HEARTBEAT_FROM_S = 10.0
-#: How long the answer to "what is there now" may take.
-NO_WAIT_S = 5.0
+#: How long the answer to "what is there now" may take, and then the one to "are you there".
+NO_WAIT_S = 3.0
+NO_WAIT_PROOF_S = 2.0
 #: The server's word that the time is over may be late by this much.
 GRACE_S = 1.0
 
@@ -117,8 +112,10 @@ class FetchBatch:
             raise batch.error
 
     It ends with the last message asked for, when the time is over, or with `error`. A short or an
-    empty batch is no error. What was received before an error remains valid. Leaving the block
-    early ends the request; what is not settled comes again after the consumer's `ack_wait`.
+    empty batch is no error when the server said so. When it said nothing (until a second after the
+    time, or for five seconds after `fetch_no_wait`), `error` is `RequestTimeout`: there may be
+    messages. What was received before an error remains valid. Leaving the block early ends the
+    request; what is not settled comes again after the consumer's `ack_wait`.
     """
 
     def __init__(
@@ -273,8 +270,7 @@ class FetchBatch:
             while not self._items and not self._over:
                 # Silence counts from when somebody waits for its end.
                 silent_at = max(self._heard, began) + 2 * beat if beat else NEVER
-                over_at = self._heard + self._end_by
-                scope.deadline = min(silent_at, over_at)
+                scope.deadline = min(silent_at, self._over_at(began))
                 if scope.deadline <= trio.current_time():
                     break
                 await self._lot.park()
@@ -283,8 +279,32 @@ class FetchBatch:
         now = trio.current_time()
         if beat and now >= max(self._heard, began) + 2 * beat:
             self._finish(NoHeartbeat(f"nothing was heard of {self._name} for {2 * beat:g} s"))
-        elif now >= self._heard + self._end_by:
-            self._finish(None)
+        elif now >= self._over_at(began):
+            # "There is nothing" is the server's to say. It has not.
+            if self._options.max_wait is None and (self.received or await self._held_back()):
+                self._finish(None)
+            elif not self._over and not self._items:
+                self._finish(
+                    RequestTimeout(
+                        f"the server did not answer the request to {self._name} in time; whether "
+                        "there are messages is unknown, ask again"
+                    )
+                )
+
+    async def _held_back(self) -> bool:
+        """At `max_ack_pending` the server says nothing to a request without a wait. Does it to
+        another one?"""
+        subject = self._subject.decode().replace(".CONSUMER.MSG.NEXT.", ".CONSUMER.INFO.", 1)
+        try:
+            await self._conn.request(subject, timeout=NO_WAIT_PROOF_S)
+        except ShoveError:
+            return False
+        return True
+
+    def _over_at(self, began: float) -> float:
+        """When the server's last word is overdue. Whoever comes late, because it was busy without
+        letting the connection read, looks at what has come meanwhile first."""
+        return max(self._heard + self._end_by, began + GRACE_S)
 
     # ------------------------------------------------------------------ arrivals
 
@@ -326,7 +346,7 @@ class FetchBatch:
             return
         if verdict is Verdict.UNPINNED and self._options.groups.group is not None:
             self._pins.pop(self._options.groups.group, None)
-        error = _error_of(verdict, code, text, self._name)
+        error = error_of(verdict, code, text, self._name)
         self._finish(error, clean=error is None)
 
     def _on_event(self, event: ConnectionEvent) -> None:
@@ -356,28 +376,3 @@ def _without_heartbeat(options: FetchOptions) -> FetchOptions:
         heartbeat=None,
         groups=options.groups,
     )
-
-
-def _error_of(verdict: Verdict, code: int, text: str, name: str) -> Exception | None:
-    """What a batch ends with; None for what is no error."""
-    if verdict in (Verdict.RETURNED, Verdict.OVER, Verdict.TOO_LARGE):
-        return None
-    if verdict is Verdict.DELETED:
-        return ConsumerDeleted(f"{name} was deleted")
-    if verdict is Verdict.ABSENT:
-        return NoResponders(f"nobody answers the requests to {name} (503); does it exist?")
-    if verdict is Verdict.REFUSED:
-        return BadRequest(code, 10003, text or "bad request")
-    if verdict is Verdict.NOT_PULL:
-        return NotPullConsumer(f"{name} is a push consumer; use `push_consumer`")
-    if verdict is Verdict.LIMIT:
-        return RequestLimitExceeded(f"the request breaks a limit of {name}: {text}")
-    if verdict is Verdict.STALLED and "exceeded" in text.lower():
-        return RequestLimitExceeded(f"the request breaks a limit of {name}: {text}")
-    if verdict is Verdict.MOVED:
-        return LeadershipChanged(f"another server leads {name} now ({text})")
-    if verdict is Verdict.LEAVING:
-        return ServerShutdown(f"the server is going down ({text})")
-    if verdict is Verdict.UNPINNED:
-        return PinIdMismatch(f"another client of {name} is pinned now ({text})")
-    return JetStreamError(f"the request to {name} ended with {code} {text}")

@@ -7,7 +7,6 @@ be given there too, in the server's own form; it ends up in its field (`absorb`)
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from shove_actors._errors import InvalidOption
 
+from ._options import MOST_COUNT, MOST_SECONDS
 from ._times import from_datetime, to_datetime_or_none
 
 NS = 1_000_000_000
@@ -39,9 +39,19 @@ def _nanoseconds(name: str, value: object) -> int:
     """Raises `InvalidOption`: a text times a billion is two gigabytes before it is an error."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidOption(f"{name} is of type {type(value).__name__}; give a number of seconds")
-    if not math.isfinite(value):
-        raise InvalidOption(f"{name} is {value}; give a finite number of seconds")
+    if not -MOST_SECONDS <= value <= MOST_SECONDS:
+        raise InvalidOption(
+            f"{name} is {value:g}; give a finite number of seconds, at most {MOST_SECONDS} (292 "
+            "years)"
+        )
     return round(value * NS)
+
+
+def _whole(name: str, value: int) -> int:
+    """Sequences of the server have no sign, so they reach twice as far as its other numbers."""
+    if not -MOST_COUNT <= value <= 2 * MOST_COUNT + 1:
+        raise InvalidOption(f"{name} is a number of more than 64 bits; the server counts with less")
+    return value
 
 
 def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -> dict[str, Any]:
@@ -59,6 +69,8 @@ def to_wire(config: object, durations: frozenset[str], always: frozenset[str]) -
                 if isinstance(value, tuple)
                 else _nanoseconds(item.name, value)
             )
+        elif type(value) is int:
+            value = _whole(item.name, value)
         elif isinstance(value, tuple):
             value = [v.wire() if hasattr(v, "wire") else v for v in value]
         elif isinstance(value, datetime):

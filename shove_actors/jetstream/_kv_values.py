@@ -8,6 +8,9 @@ from shove_actors._errors import (
     KeyRevisionMismatch,
     MessageNotFound,
     NoResponders,
+    NoStreamResponse,
+    ShoveError,
+    StreamNotFound,
     WrongLastSequence,
 )
 
@@ -16,7 +19,7 @@ from ._kv_core import KeyValueCore
 from ._kv_entry import OPERATION, KeyOperation, KeyValueEntry, entry_of
 from ._options import as_bytes, check_count, check_seconds
 from ._raw_message import RawMessage
-from ._store_errors import of_bucket
+from ._store_errors import no_bucket, of_bucket
 from ._store_names import check_key
 
 _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
@@ -45,7 +48,8 @@ class KeyValueValues(KeyValueCore):
         """Set a key, whatever it was before. Returns the new revision.
 
         Raises `ApiError` (such as a bucket that is full, or a value too large for it),
-        `NoStreamResponse`, `RequestTimeout`, `ConnectionError`. Cancelled, it may be stored.
+        `BucketNotFound` when the bucket was deleted, `NoStreamResponse`, `RequestTimeout`,
+        `ConnectionError`. Cancelled, it may be stored.
         """
         return await self._write(key, value)
 
@@ -140,7 +144,17 @@ class KeyValueValues(KeyValueCore):
     ) -> int:
         subject = self._write_prefix + check_key(key)
         payload = as_bytes("the value", value)
-        return (await self._js.publish(subject, payload, headers=headers)).sequence
+        try:
+            return (await self._js.publish(subject, payload, headers=headers)).sequence
+        except NoStreamResponse:
+            # Is there no leader, or no bucket? Whoever reads is told that, too.
+            try:
+                await self._js.call(f"STREAM.INFO.{self._stream}")
+            except StreamNotFound as exc:
+                raise no_bucket(self.bucket) from exc
+            except ShoveError:
+                pass
+            raise
 
 
 def ttl_text(seconds: float) -> str:

@@ -9,6 +9,7 @@ import trio
 
 from shove_actors._errors import InvalidOption, KeyNotFound
 
+from ._block import block
 from ._kv_core import KeyValueCore
 from ._kv_entry import KeyValueEntry, entry_reader
 from ._options import check_count, check_flag, check_seconds
@@ -95,7 +96,7 @@ class KeyValueWatch(KeyValueCore):
         )
         return self._watching(request, ignore_deletes)
 
-    @asynccontextmanager
+    @block(Watcher, "watch(...)")
     async def _watching(
         self, request: OrderedRequest, ignore_deletes: bool
     ) -> AsyncIterator[Watcher[KeyValueEntry]]:

@@ -20,7 +20,7 @@ from shove_actors._errors import AlreadyAcked, InvalidOption, NoResponders, NotJ
 
 from ._connection import Connection
 from ._headers import Headers, parse_headers
-from ._options import check_seconds
+from ._options import check_seconds, encoded
 from ._times import datetime_of_ns
 from ._wire import parse_ack
 
@@ -166,7 +166,7 @@ class Message:
         """Never deliver it again, done or not. The reason appears in the server's advisory."""
         if reason is not None and not isinstance(reason, str):
             raise InvalidOption(f"reason is of type {type(reason).__name__}; give a str")
-        body = b"+TERM " + reason.encode() if reason else b"+TERM"
+        body = b"+TERM " + encoded("reason", reason) if reason else b"+TERM"
         if len(body) > MAX_TERM:
             raise InvalidOption(
                 f"reason has {len(body) - 6} bytes; at most {MAX_TERM - 6} go into an advisory"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import trio
 
 from shove_actors._errors import FetchTimeout, IteratorClosed
 from shove_actors._groups import unwrapped
 
+from ._block import block
 from ._message import Message
 from ._options import check_seconds
 from ._source import Source
@@ -114,7 +114,7 @@ class MessageIterator:
         self._source.open()
 
 
-@asynccontextmanager
+@block(MessageIterator, "messages(...)")
 async def reading(source: Source, *, eager: bool) -> AsyncIterator[MessageIterator]:
     """The block around an iterator."""
     await source.ready()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 
 import trio
 
@@ -15,10 +16,13 @@ from shove_actors._errors import (
     DigestMismatch,
     JetStreamError,
     NoLinkToLink,
+    ObjectChanged,
     ObjectCorrupt,
     ObjectError,
+    RequestTimeout,
 )
 
+from ._block import block
 from ._object_chunks import Progress
 from ._object_core import ObjectStoreCore
 from ._object_info import ObjectInfo
@@ -29,8 +33,10 @@ from ._store_errors import Translate, bucket_errors
 #: Consumers are replaced after two heartbeats; that has to be well within the patience with them.
 _HEARTBEATS = 4
 _SLOWEST_HEARTBEAT = 5.0
-#: An election takes seconds.
-_LONGEST_SILENCE = 30.0
+#: How often a reader looks whether the server is silent, in the patience with it.
+_LOOKS = 4
+#: With a shorter patience it is still that much: electing another leader takes seconds.
+_SHORTEST_SILENCE = 5.0
 #: How often a reader that finds the content replaced begins with the new one.
 _TRIES = 5
 #: Written to a file at once.
@@ -47,18 +53,29 @@ class ObjectReader(trio.abc.ReceiveStream):
 
     What has been read is the object only when the end was reached without an exception: the last
     chunk is handed out after the digest has been compared (`DigestMismatch`). `ObjectCorrupt`:
-    chunks are missing, or nothing comes for the time of one request. Lost connections are bridged;
-    `ConnectionClosed` ends it. A cancelled read loses nothing.
+    chunks are missing; `ObjectChanged`, one of those, because somebody has overwritten or deleted
+    the object meanwhile: read it again. `RequestTimeout`: the server says nothing, for the time of
+    one request (five seconds at least); reading may be gone on with. Lost connections are bridged;
+    `ConnectionClosed` ends it. A cancelled read loses nothing. Closed, by `aclose` or by leaving
+    the block, it raises `trio.ClosedResourceError`.
     """
 
     def __init__(
-        self, info: ObjectInfo, push: OrderedPush | None, patience: float, translate: Translate
+        self,
+        info: ObjectInfo,
+        push: OrderedPush | None,
+        patience: float,
+        translate: Translate,
+        find: Callable[[], Awaitable[ObjectInfo | None]],
     ) -> None:
         #: The description of what is being read (of the target, if that was a link).
         self.info = info
         self._push = push
         self._patience = patience
         self._translate = translate
+        #: What the bucket describes under this name now.
+        self._find = find
+        self._closed = False
         self._progress = Progress(info.size, info.digest)
         self._rest = b""
         self._ended = push is None
@@ -68,6 +85,9 @@ class ObjectReader(trio.abc.ReceiveStream):
         """The next chunk, or what is left of one, at most `max_bytes` of it; b"" at the end."""
         if max_bytes is not None:
             check_count("max_bytes", max_bytes)
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            raise self._closed_error()
         if self._rest:
             await trio.lowlevel.checkpoint()
             data, self._rest = self._rest, b""
@@ -97,22 +117,36 @@ class ObjectReader(trio.abc.ReceiveStream):
         return b"".join([chunk async for chunk in self])
 
     async def aclose(self) -> None:
-        """Read no more."""
-        self._ended = True
+        """Read no more: whoever reads now or later gets `trio.ClosedResourceError`."""
+        self._close()
+        await trio.lowlevel.checkpoint()
+
+    def _close(self) -> None:
+        self._closed = True
         self._rest = b""
         if self._push is not None:
             self._push.stop()
-        await trio.lowlevel.checkpoint()
+
+    def _closed_error(self) -> trio.ClosedResourceError:
+        return trio.ClosedResourceError(
+            f"this reader of object {self.info.name!r} was closed; what it has handed out may be "
+            "a part of the object only"
+        )
 
     async def _next(self) -> bytes:
         push, progress = self._push, self._progress
         assert push is not None
-        silent_since = trio.current_time()
+        began = silent_since = trio.current_time()
+        alive_since: float | None = began
+        renewals = push.renewals
         while True:
-            renewals = push.renewals
-            with trio.move_on_after(self._patience):
+            with trio.move_on_after(self._patience / _LOOKS):
                 try:
                     message = await push.buffer.receive()
+                except trio.EndOfChannel:
+                    if self._closed:
+                        raise self._closed_error() from None
+                    return b""  # another task has read the end
                 except JetStreamError as exc:
                     self._translate(exc)
                     raise
@@ -120,15 +154,20 @@ class ObjectReader(trio.abc.ReceiveStream):
             now = trio.current_time()
             if not push.connected:
                 silent_since = now  # how long to try is the connection's decision
-            elif push.alive and push.renewals == renewals:
+            if not push.alive or push.renewals != renewals:
+                alive_since, renewals = None, push.renewals
+                limit = max(self._patience, _SHORTEST_SILENCE)
+                if now - silent_since >= limit:
+                    raise self._silent(now - silent_since)
+            elif alive_since is None:
+                alive_since = now
+            elif now - alive_since >= self._patience:
                 # Its heartbeats came, or it would have been replaced.
-                raise self._corrupt(f"no chunk within {self._patience:g} s")
-            elif now - silent_since > _LONGEST_SILENCE:
-                raise self._corrupt(f"no server had it for {_LONGEST_SILENCE:g} s")
+                raise await self._missing(f"no chunk within {self._patience:g} s")
         if message is None:
-            raise self._corrupt("its chunks are missing")
+            raise await self._missing("its chunks are missing")
         if not progress.add(message.payload):
-            raise self._corrupt("it has more content than it should have")
+            raise await self._missing("it has more content than it should have")
         if progress.complete:
             self._ended = True
             push.stop()
@@ -138,14 +177,38 @@ class ObjectReader(trio.abc.ReceiveStream):
                     "SHA-256 digest differs; discard what was read"
                 )
         elif message.pending == 0:
-            raise self._corrupt("chunks at its end are missing")
+            raise await self._missing("chunks at its end are missing")
         return message.payload
 
-    def _corrupt(self, why: str) -> ObjectCorrupt:
+    async def _missing(self, why: str) -> ObjectCorrupt:
+        """Because it is not what the bucket has any more, or for no good reason?"""
+        now = await self._find()
+        name, size, missing = self.info.name, self.info.size, self._progress.missing
+        if now is None or now.deleted or now.nuid != self.info.nuid:
+            happened = "deleted" if now is None or now.deleted else "overwritten"
+            return ObjectChanged(
+                f"object {name!r} was {happened} while it was being read, with {missing} of "
+                f"{size} bytes to come; read it again"
+            )
         return ObjectCorrupt(
-            f"object {self.info.name!r} cannot be read: {why}, with {self._progress.missing} of "
-            f"{self.info.size} bytes to come; store it again"
+            f"object {name!r} cannot be read: {why}, with {missing} of {size} bytes to come; store "
+            "it again"
         )
+
+    def _silent(self, seconds: float) -> RequestTimeout:
+        return RequestTimeout(
+            f"object {self.info.name!r} cannot be read on: the server has not answered for "
+            f"{seconds:.0f} s, with {self._progress.missing} of {self.info.size} bytes to come; "
+            "what is stored is not in doubt, read it again later"
+        )
+
+
+@contextlib.contextmanager
+def _closing(reader: ObjectReader) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        reader._close()
 
 
 class ObjectStoreGet(ObjectStoreCore):
@@ -163,7 +226,7 @@ class ObjectStoreGet(ObjectStoreCore):
         """
         return self._reading(name, show_deleted)
 
-    @asynccontextmanager
+    @block(ObjectReader, "get(...)")
     async def _reading(self, name: str, show_deleted: bool) -> AsyncIterator[ObjectReader]:
         info = await self.info(name, show_deleted=show_deleted)
         if info.link is not None and not info.deleted:
@@ -192,35 +255,47 @@ class ObjectStoreGet(ObjectStoreCore):
 
     @asynccontextmanager
     async def _content(self, info: ObjectInfo) -> AsyncIterator[ObjectReader]:
+        translate = bucket_errors(self.bucket)
         if info.size == 0 or info.deleted:
-            reader = ObjectReader(info, None, self._patience, bucket_errors(self.bucket))
+            reader = self._reader(info, None, translate)
             if info.digest and not info.deleted and not reader._progress.genuine:
                 raise DigestMismatch(f"object {info.name!r} is empty, but its digest is not")
-            yield reader
+            with _closing(reader):
+                yield reader
             return
-        for attempt in range(_TRIES):
+        for _ in range(_TRIES):
             request = OrderedRequest(
                 stream=self._stream,
                 filters=(self._chunk_subject(info.nuid),),
                 heartbeat=max(0.1, min(_SLOWEST_HEARTBEAT, self._patience / _HEARTBEATS)),
                 mark=True,
             )
-            translate = bucket_errors(self.bucket)
             async with ordered_push(self._js, request, translate) as push:
                 if push.initial_pending >= info.chunks:
-                    yield ObjectReader(info, push, self._patience, translate)
+                    reader = self._reader(info, push, translate)
+                    with _closing(reader):
+                        yield reader
                     return
             # Removed: because there is newer content?
             newer = await self._find(info.name, direct=False)
-            if newer is None or newer.nuid == info.nuid or attempt == _TRIES - 1:
-                break
-            if newer.deleted or newer.is_link:
-                raise ObjectCorrupt(f"object {info.name!r} was removed just now")
+            if newer is None or newer.deleted or newer.is_link:
+                raise ObjectChanged(f"object {info.name!r} was removed just now")
+            if newer.nuid == info.nuid:
+                raise ObjectCorrupt(
+                    f"object {info.name!r} cannot be read: {push.initial_pending} of its "
+                    f"{info.chunks} chunks are there; store it again"
+                )
             info = newer
-        raise ObjectCorrupt(
-            f"object {info.name!r} cannot be read: {push.initial_pending} of its {info.chunks} "
-            "chunks are there; store it again"
+        raise ObjectChanged(
+            f"object {info.name!r} was overwritten {_TRIES} times before reading it could begin; "
+            "read it again"
         )
+
+    def _reader(
+        self, info: ObjectInfo, push: OrderedPush | None, translate: Translate
+    ) -> ObjectReader:
+        find = partial(self._find, info.name, direct=False)
+        return ObjectReader(info, push, self._patience, translate, find)
 
     async def get_bytes(self, name: str, *, show_deleted: bool = False) -> bytes:
         """All of an object's content, checked."""

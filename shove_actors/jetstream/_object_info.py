@@ -14,7 +14,7 @@ import msgspec
 
 from shove_actors._errors import BadObjectMeta, InvalidOption
 
-from ._options import check_kind, check_text
+from ._options import check_kind, check_text, encoded
 
 #: One value per name, or several.
 ObjectHeaders = Mapping[str, str | Sequence[str]]
@@ -49,7 +49,7 @@ def new_id() -> str:
 
 def encoded_name(name: str) -> str:
     """An object's name as one word of a subject."""
-    return base64.urlsafe_b64encode(name.encode()).decode()
+    return base64.urlsafe_b64encode(encoded("the object's name", name)).decode()
 
 
 def check_object_name(name: str, what: str = "name") -> str:

@@ -12,6 +12,7 @@ import trio
 from shove_actors._errors import InvalidOption
 
 from ._object_chunks import Chunker
+from ._options import encoded
 
 #: Read from files at once: several chunks, so that the change of threads costs little.
 _BLOCK = 1 << 20
@@ -44,7 +45,7 @@ async def chunks_of(source: ObjectSource, size: int) -> AsyncGenerator[bytes, No
     """The content in chunks. To be used in `aclosing`; files are read in a thread."""
     chunker = Chunker(size)
     if isinstance(source, str):
-        source = source.encode()
+        source = encoded("the source", source)
     if isinstance(source, (bytes, bytearray, memoryview)):
         for chunk in chunker.feed(memoryview(source).cast("B")):
             yield chunk

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 
 from shove_actors._errors import BadObjectMeta
 
+from ._block import block
 from ._object_core import ObjectStoreCore
 from ._object_info import ObjectInfo
 from ._options import check_flag, check_seconds
@@ -52,7 +53,7 @@ class ObjectStoreWatch(ObjectStoreCore):
         )
         return self._watching(request, ignore_deletes)
 
-    @asynccontextmanager
+    @block(Watcher, "watch(...)")
     async def _watching(
         self, request: OrderedRequest, ignore_deletes: bool
     ) -> AsyncIterator[Watcher[ObjectInfo]]:

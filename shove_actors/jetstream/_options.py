@@ -10,13 +10,17 @@ from shove_actors._errors import InvalidOption
 
 T = TypeVar("T")
 
+#: What the server counts with, and the same in nanoseconds: 292 years.
+MOST_COUNT = 2**63 - 1
+MOST_SECONDS = MOST_COUNT // 1_000_000_000
+
 
 def as_bytes(name: str, value: object) -> bytes:
     """Content that a caller gives. Raises `InvalidOption`: `bytes(5)` is five zeros."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
-        return value.encode()
+        return encoded(name, value)
     if isinstance(value, (bytearray, memoryview)):
         return bytes(value)
     raise InvalidOption(
@@ -24,30 +28,38 @@ def as_bytes(name: str, value: object) -> bytes:
     )
 
 
+def encoded(name: str, text: str) -> bytes:
+    """A text as UTF-8. Raises `InvalidOption`, without showing it."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidOption(
+            f"{name} contains half of a surrogate pair, which is no text (was it read with "
+            "'surrogateescape'?); give text, or bytes"
+        ) from None
+
+
 def check_count(name: str, value: int, *, least: int = 1, most: int | None = None) -> int:
     """A whole number in a range. Raises `InvalidOption`."""
+    most = MOST_COUNT if most is None else most
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidOption(f"{name} is of type {type(value).__name__}; give a whole number")
-    if value < least or (most is not None and value > most):
-        upper = f" and at most {most}" if most is not None else ""
+    if not least <= value <= most:
+        upper = f" and at most {most}" if most < MOST_COUNT or value > most else ""
         raise InvalidOption(f"{name} is {value}; it must be at least {least}{upper}")
     return value
 
 
 def check_seconds(
-    name: str, value: float, *, least: float = 0.0, most: float | None = None
+    name: str, value: float, *, least: float = 0.0, most: float = MOST_SECONDS
 ) -> float:
     """A finite number of seconds above 0, or from `least` on. Raises `InvalidOption`."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise InvalidOption(f"{name} is of type {type(value).__name__}; give a number of seconds")
-    if (
-        not math.isfinite(value)
-        or value < least
-        or value <= 0
-        or (most is not None and value > most)
-    ):
+    # Before anything else: a whole number may be too large for `isfinite`.
+    if not least <= value <= most or not math.isfinite(value) or value <= 0:
         lower = f"at least {least:g}" if least else "more than 0"
-        upper = f" and at most {most:g}" if most is not None else ""
+        upper = f" and at most {most:g}" if most < MOST_SECONDS or value > most else ""
         raise InvalidOption(f"{name} is {value!r}; it must be {lower}{upper} seconds, and finite")
     return value
 

@@ -10,6 +10,7 @@ import trio
 
 from shove_actors._errors import AlreadyConsuming, FetchTimeout
 
+from ._block import Block, block
 from ._consume import Consuming, Handler, check_handler, consuming
 from ._consumer_info import ConsumerInfo
 from ._fetch import MAX_WAIT_S, FetchBatch, FetchOptions, fetch_options, no_wait_options
@@ -107,7 +108,7 @@ class OrderedConsumer:
         options = reading_options(ReadingSettings, settings, default_heartbeat=HEARTBEAT_S)
         return OrderedSource(self._state, options, on_error=settings.get("on_error"))
 
-    @asynccontextmanager
+    @block(FetchBatch, "fetch(...)")
     async def _fetching(self, options: FetchOptions) -> AsyncIterator[FetchBatch]:
         state = self._state
         if not state.fresh:
@@ -126,10 +127,11 @@ class OrderedConsumer:
         async with batch:
             yield batch
 
+    def _alone(self, reading: Block[_Reading]) -> Block[_Reading]:
+        return reading.within(self._one_at_a_time)
+
     @asynccontextmanager
-    async def _alone(
-        self, reading: AbstractAsyncContextManager[_Reading]
-    ) -> AsyncIterator[_Reading]:
+    async def _one_at_a_time(self, reading: Block[_Reading]) -> AsyncIterator[_Reading]:
         if self._busy:
             raise AlreadyConsuming(f"{self!r} is being read already; one reading at a time")
         self._busy = True
@@ -140,7 +142,7 @@ class OrderedConsumer:
             self._busy = False
 
 
-@asynccontextmanager
+@block(OrderedConsumer, "ordered_consumer(...)")
 async def ordered_consumer(
     js: JetStream, stream: str, settings: OrderedSettings
 ) -> AsyncIterator[OrderedConsumer]:

@@ -84,11 +84,13 @@ class OrderedRequest:
 class _Consumer:
     """One consumer of the reader, by name, and the subscription it pushes to."""
 
-    __slots__ = ("name", "sid")
+    __slots__ = ("made", "name", "sid")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.sid = 0
+        #: The server has said so.
+        self.made = False
 
 
 @asynccontextmanager
@@ -145,8 +147,9 @@ class OrderedPush:
 
     @property
     def alive(self) -> bool:
-        """There is a consumer that sends, as far as is known."""
-        return self._consumer is not None
+        """There is a consumer that sends, as far as is known: one that was asked for, and whose
+        making the server has not confirmed, is none."""
+        return self._consumer is not None and self._consumer.made
 
     @property
     def connected(self) -> bool:
@@ -320,6 +323,7 @@ class OrderedPush:
             if isinstance(exc, ApiError) and exc.err_code == _NO_FILTER:
                 raise _several_filters() from exc
             raise
+        consumer.made = True
         # Heartbeats are due from now on, however long the answer took.
         self._heard = trio.current_time()
         pending = answer.get("num_pending", 0)

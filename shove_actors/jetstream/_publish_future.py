@@ -75,8 +75,9 @@ class PublishFuture:
         """Wait for the acknowledgement, and return it.
 
         Raises what the server refused it with (`ApiError` and its subclasses), `NoStreamResponse`,
-        `InvalidAck`, `PublishTimeout` (after the context's `publish_ack_timeout`), `Disconnected`
-        when the connection was lost meanwhile, `PublisherClosed` at the end of the context.
+        `InvalidAck`, `PublishTimeout` (after the context's `publish_ack_timeout`, by default the
+        time of one request), `Disconnected` when the connection was lost meanwhile,
+        `PublisherClosed` at the end of the context.
         """
         if self._outcome is None:
             if self._event is None:

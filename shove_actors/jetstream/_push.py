@@ -34,6 +34,7 @@ from shove_actors._errors import (
     StreamNotFound,
 )
 
+from ._block import Block
 from ._connection import Connection
 from ._consume import Consuming, Handler, check_handler, consuming
 from ._consumer_handle import AGAIN_S, ConsumerHandle
@@ -296,10 +297,11 @@ class PushConsumer(ConsumerHandle):
         """
         return self._alone(reading(self._reader(on_error, nak_on_stop), eager=True))
 
+    def _alone(self, reading: Block[_Reading]) -> Block[_Reading]:
+        return reading.within(self._one_at_a_time)
+
     @asynccontextmanager
-    async def _alone(
-        self, reading: AbstractAsyncContextManager[_Reading]
-    ) -> AsyncIterator[_Reading]:
+    async def _one_at_a_time(self, reading: Block[_Reading]) -> AsyncIterator[_Reading]:
         if self._busy:
             raise AlreadyConsuming(f"{self._label} is being read from this handle; open another")
         self._busy = True

@@ -13,30 +13,31 @@ from shove_actors._errors import InvalidName
 CRLF = b"\r\n"
 #: Bytes. A server's `max_control_line` is 4096 by default, for both subjects and two numbers.
 MAX_SUBJECT = 3072
-_NOT_IN_SUBJECT = re.compile(r"[\x00-\x20\x7f]")
-_NOT_IN_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\]")
+#: Halves of surrogate pairs are no text: nothing can be sent of them.
+_NOT_IN_SUBJECT = re.compile(r"[\x00-\x20\x7f\ud800-\udfff]")
+_NOT_IN_NAME = re.compile(r"[\x00-\x20\x7f.*>/\\\ud800-\udfff]")
 
 
 def check_subject(subject: str) -> None:
     """Raises `InvalidName`: a blank or a line end in a subject would be protocol (PC-057)."""
     if not isinstance(subject, str):
         raise InvalidName(f"a subject is a str, not {type(subject).__name__}")
+    if not subject or _NOT_IN_SUBJECT.search(subject):
+        raise InvalidName(
+            f"subject {subject!r} is empty or contains white space, control characters or half of "
+            "a surrogate pair; a subject is words separated by dots"
+        )
     if len(subject) > MAX_SUBJECT // 4 and len(subject.encode()) > MAX_SUBJECT:
         raise InvalidName(
             f"the subject that begins with {subject[:60]!r} has {len(subject.encode())} bytes; at "
             f"most {MAX_SUBJECT} are sent, because a server ends the connection of whoever sends "
             "a longer protocol line"
         )
-    if not subject or _NOT_IN_SUBJECT.search(subject):
-        raise InvalidName(
-            f"subject {subject!r} is empty or contains white space or control characters; "
-            "a subject is words separated by dots"
-        )
 
 
 def not_in_subject(text: str) -> bool:
     """Whether `text` cannot be a part of a subject that is published to."""
-    return not text or re.search(r"[\x00-\x20\x7f*>]", text) is not None
+    return not text or re.search(r"[\x00-\x20\x7f*>\ud800-\udfff]", text) is not None
 
 
 def check_name(name: str, what: str) -> None:

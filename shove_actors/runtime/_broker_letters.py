@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+import inspect
+from collections.abc import AsyncIterator, Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shove_actors._errors import UsageError
 from shove_actors.messaging import Topic
@@ -19,6 +21,27 @@ if TYPE_CHECKING:
 
 _ALL = LetterFilter()
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _with_a_filter(method: Callable[P, R]) -> Callable[P, R]:
+    """Arguments that do not fit are told with what is wanted: what of all is deleted, say."""
+    signature, name = inspect.signature(method), method.__name__
+
+    @wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            signature.bind(*args, **kwargs)
+        except TypeError as exc:
+            raise UsageError(
+                f"{name}: {exc}. Say which letters are meant with a LetterFilter, as in "
+                f"{name}(topic, LetterFilter(limit=1)); LetterFilter() means all"
+            ) from None
+        return method(*args, **kwargs)
+
+    return called
+
 
 class DeadLetterDesk:
     """See `Broker`, which this is a part of."""
@@ -30,6 +53,7 @@ class DeadLetterDesk:
         @property
         def system(self) -> ActorSystem: ...
 
+    @_with_a_filter
     def dead_letters(
         self, topic: Topic[Any], which: LetterFilter = _ALL
     ) -> AsyncIterator[DeadLetter]:
@@ -49,6 +73,7 @@ class DeadLetterDesk:
         self._check(topic, "dead_letters")
         return browse(self.backend, topic, which)
 
+    @_with_a_filter
     async def replay_dead_letters(
         self, topic: Topic[Any], which: LetterFilter = _ALL, *, dry_run: bool = False
     ) -> DeadLettersDone:
@@ -72,13 +97,15 @@ class DeadLetterDesk:
         self._check(topic, "replay_dead_letters")
         return await replay(self.publish_service, topic, which, dry_run=dry_run)
 
+    @_with_a_filter
     async def purge_dead_letters(
         self, topic: Topic[Any], which: LetterFilter, *, dry_run: bool = False
     ) -> DeadLettersDone:
         """Delete dead letters for good. `which` has no default: `LetterFilter()` means all.
 
         `dry_run`: nothing is changed, the result says how many would be. Raises what
-        `replay_dead_letters` raises. Cancelled, it has deleted some.
+        `replay_dead_letters` raises, and `UsageError` without `which`. Cancelled, it has deleted
+        some.
         """
         self._check(topic, "purge_dead_letters")
         return await purge(self.backend, topic, which, dry_run=dry_run)

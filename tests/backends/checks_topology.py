@@ -121,7 +121,7 @@ async def check_plain_to_sequenced_and_back_needs_nothing_left(world: World) -> 
 
             await process.stored(1, subject=subject)
             await process.publish(subject=hold)
-            await refused(("1 messages", hold), old, new)
+            await refused(("1 message", hold), old, new)
             lane = await process.lane(
                 durable=durable,
                 filter_subject=filter_subject,

@@ -47,6 +47,15 @@ async def until(ask: Callable[[], Awaitable[object]], wanted: object) -> None:
             await trio.sleep(0.02)
 
 
+async def stored(kv: KeyValue, count: int) -> None:
+    """Until the bucket has so many messages. A flush says nothing of what its stream has stored."""
+
+    async def messages_of() -> int:
+        return (await kv.status()).stream_info.messages
+
+    await until(messages_of, count)
+
+
 async def filled(js: JetStream, bucket: str, **settings: Any) -> KeyValue:
     """a=1 (revision 1), a=2, b=1, b deleted (revision 4)."""
     kv = await js.create_kv(bucket=bucket, history=5, **settings)

@@ -14,6 +14,7 @@ from shove_actors.jetstream._subscriptions import Sink
 
 from .kit import SOON_S, Events, fast
 from .losses import kill, restart
+from .stores import stored
 
 Fresh = Callable[[], str]
 
@@ -218,7 +219,7 @@ async def test_c29_lost_messages_are_noticed(
         kv = await js.create_kv(bucket=fresh_queue(), history=64)
         for number in range(300):
             js.connection.publish(f"$KV.{kv.bucket}.k{number % 5}".encode(), b"%d" % number)
-        await js.connection.flush()
+        await stored(kv, 300)
         losing(js, monkeypatch, lambda count: count % 40 == 0)
         async with kv.watch(include_history=True) as watcher:
             with trio.fail_after(SOON_S):

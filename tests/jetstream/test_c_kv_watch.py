@@ -15,7 +15,19 @@ from shove_actors.jetstream import (
 )
 
 from .kit import SOON_S, fast
-from .stores import DELETE, LARGE, PURGE, PUT, Fresh, filled, nothing_more, seen, take, until
+from .stores import (
+    DELETE,
+    LARGE,
+    PURGE,
+    PUT,
+    Fresh,
+    filled,
+    nothing_more,
+    seen,
+    stored,
+    take,
+    until,
+)
 
 
 async def test_c28_watch(server: ServerProcess, fresh_queue: Fresh) -> None:
@@ -193,7 +205,7 @@ async def test_c28_a_slow_reader_gets_everything(server: ServerProcess, fresh_qu
         value = bytes(30_000)
         for number in range(300):
             js.connection.publish(f"$KV.{kv.bucket}.k{number % 5}".encode(), value)
-        await js.connection.flush()
+        await stored(kv, 300)
         async with kv.watch(include_history=True, idle_heartbeat=0.2) as watcher:
             await trio.sleep(1.0)  # several heartbeats say that the server is waiting
             with trio.fail_after(SOON_S):
@@ -224,11 +236,7 @@ async def test_c28_longer_acknowledgement_subjects() -> None:
             kv = await js.create_kv(bucket="b", history=64, storage="memory")
             for number in range(300):
                 js.connection.publish(b"$KV.b.k%d" % (number % 5), bytes(30_000))
-
-            async def stored() -> int:
-                return (await kv.status()).stream_info.messages
-
-            await until(stored, 300)  # a flush says nothing of what the stream has stored
+            await stored(kv, 300)
             async with kv.watch(include_history=True) as watcher:
                 entries = await watcher.initial()
                 assert [entry.revision for entry in entries] == list(range(1, 301))

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from shove_actors._errors import TopologyError
+from shove_actors.backends._other_kind import is_hold_of, kind_refusal
 from shove_actors.backends._policy import policy_began
 from shove_actors.messaging import (
     Retention,
@@ -102,9 +103,10 @@ def _plan(
                 f"and {field} cannot change: declare it as {has.value!r}, or drain the stream, "
                 "delete it and declare again"
             )
+    if topology is not None:
+        _refuse_other_kind(server, stream, topology)
     changes: dict[str, object] = {}
     if set(actual.subjects) != set(wanted.subjects):
-        sharded = any(s.startswith(f"{wanted.name}.shard.") for s in actual.subjects)
         layout = layout_of(wanted.name, actual.subjects)
         shards = 0 if topology is None else topology.routing_shards
         if layout.under_way is not None:
@@ -113,7 +115,7 @@ def _plan(
             raise resharded_refusal(wanted.name, layout.shards, shards)
         else:
             bind = True
-            if topology is not None and (topology.sequenced or sharded) and stream.messages:
+            if topology is not None and topology.sequenced and stream.messages:
                 raise _moved_lanes(stream, topology)
         if bind:
             server.check_overlap(wanted)
@@ -127,6 +129,26 @@ def _plan(
             # The server refuses a window longer than the age.
             changes["duplicate_window_s"] = wanted.duplicate_window_s
     return [partial(server.edit_stream, wanted.name, **changes)] if changes else []
+
+
+def _refuse_other_kind(server: MemoryServer, stream: Stream, topology: Topology) -> None:
+    queue = topology.queue
+    layout = layout_of(queue, stream.settings.subjects)
+    if layout.under_way is not None or bool(layout.shards) == topology.sequenced:
+        return
+    refusal = kind_refusal(
+        queue,
+        sequenced=topology.sequenced,
+        stored=len(stream.messages),
+        held={
+            name: len(other.messages)
+            for name, other in server.streams.items()
+            if is_hold_of(queue, name)
+        },
+        durables=stream.durables,
+    )
+    if refusal is not None:
+        raise refusal
 
 
 def _moved_lanes(stream: Stream, topology: Topology) -> TopologyError:

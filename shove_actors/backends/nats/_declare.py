@@ -19,8 +19,9 @@ from shove_actors._errors import (
     StreamNotFound,
     TopologyError,
 )
+from shove_actors.backends._other_kind import is_hold_of, kind_refusal
 from shove_actors.backends._policy import policy_began
-from shove_actors.jetstream import JetStream, StreamConfig
+from shove_actors.jetstream import JetStream, StreamConfig, StreamInfo
 from shove_actors.messaging import (
     RESHARDED,
     NatsStreamConfig,
@@ -188,6 +189,7 @@ async def _declare(
                 raise why from (exc if why is not exc else exc.__cause__)
         current = info.config
         _refuse_immutable(config, current)
+        await _refuse_other_kind(js, info, shards)
         changes: dict[str, object] = {}
         if current.discard != config.discard:
             # "old" makes room for a new message by deleting one nobody has handled: not a limit
@@ -238,25 +240,33 @@ def _may_bind(config: StreamConfig, current: StreamConfig, messages: int, shards
 def _check_subjects(
     config: StreamConfig, current: StreamConfig, messages: int, shards: int
 ) -> None:
-    sharded = f"{config.name}.shard."
-    was = sum(subject.startswith(sharded) for subject in current.subjects)
+    was = layout_of(config.name, current.subjects).shards
     if not messages or not (shards or was):
         return
-    if bool(shards) != bool(was):
-        raise TopologyError(
-            f"stream {config.name!r} holds {messages} messages of a "
-            f"{'sequenced' if was else 'plain'} topic, and this topic is "
-            f"{'sequenced' if shards else 'not'}: they would be handled without their order, or by "
-            "nobody. Let the consumers of the old topic drain the stream to 0 messages first, or "
-            "use another queue name"
-        )
-    if messages:
-        raise TopologyError(
-            f"stream {config.name!r} has {was} shard subjects and still holds {messages} "
-            f"messages, but the topic asks for routing_shards({shards}): keys would move between "
-            "lanes and lose their order. Stop publishing, let the consumers drain the stream to "
-            "0 messages with the old number, then declare again with the new one"
-        )
+    raise TopologyError(
+        f"stream {config.name!r} has {was} shard subjects and still holds {messages} "
+        f"messages, but the topic asks for routing_shards({shards}): keys would move between "
+        "lanes and lose their order. Stop publishing, let the consumers drain the stream to "
+        "0 messages with the old number, then declare again with the new one"
+    )
+
+
+async def _refuse_other_kind(js: JetStream, info: StreamInfo, shards: int) -> None:
+    queue = info.config.name
+    layout = layout_of(queue, info.config.subjects)
+    if layout.under_way is not None or bool(layout.shards) == bool(shards):
+        return
+    # Also the hold queues that only the old topic has: nobody would declare them any more.
+    holds = [name async for name in js.stream_names() if is_hold_of(queue, name)]
+    refusal = kind_refusal(
+        queue,
+        sequenced=bool(shards),
+        stored=info.messages,
+        held={name: (await js.stream_info(name)).messages for name in holds},
+        durables=[each.name async for each in js.list_consumers(queue)],
+    )
+    if refusal is not None:
+        raise refusal
 
 
 def _refuse_immutable(config: StreamConfig, current: StreamConfig) -> None:
