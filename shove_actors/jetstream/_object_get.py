@@ -35,10 +35,12 @@ _HEARTBEATS = 4
 _SLOWEST_HEARTBEAT = 5.0
 #: How often a reader looks whether the server is silent, in the patience with it.
 _LOOKS = 4
-#: With a shorter patience it is still that much: electing another leader takes seconds.
-_SHORTEST_SILENCE = 5.0
+#: With a shorter patience it is still that much: a cluster takes 5 to 11 s to elect a leader.
+_SHORTEST_SILENCE = 15.0
 #: How often a reader that finds the content replaced begins with the new one.
 _TRIES = 5
+#: A replica gets that long, and then twice, four times ... to have what the leader has.
+_CATCH_UP_S = 0.1
 #: Written to a file at once.
 _BLOCK = 1 << 20
 
@@ -263,7 +265,7 @@ class ObjectStoreGet(ObjectStoreCore):
             with _closing(reader):
                 yield reader
             return
-        for _ in range(_TRIES):
+        for attempt in range(_TRIES):
             request = OrderedRequest(
                 stream=self._stream,
                 filters=(self._chunk_subject(info.nuid),),
@@ -280,7 +282,10 @@ class ObjectStoreGet(ObjectStoreCore):
             newer = await self._find(info.name, direct=False)
             if newer is None or newer.deleted or newer.is_link:
                 raise ObjectChanged(f"object {info.name!r} was removed just now")
-            if newer.nuid == info.nuid:
+            if newer.nuid == info.nuid and attempt < _TRIES - 1:
+                # In a cluster the consumer may be where the last chunks have not arrived yet.
+                await trio.sleep(_CATCH_UP_S * 2**attempt)
+            elif newer.nuid == info.nuid:
                 raise ObjectCorrupt(
                     f"object {info.name!r} cannot be read: {push.initial_pending} of its "
                     f"{info.chunks} chunks are there; store it again"
