@@ -10,8 +10,9 @@ size of its batches, so the profile decides over both.
 
 from __future__ import annotations
 
+import math
 import os
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import msgspec
 import pytest
@@ -32,7 +33,7 @@ _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 #: By machine: examples, and messages of a large batch. What waits for a message before it costs
 #: more, and a key that is poisoned most of all.
 _SIZES: dict[str, dict[str, tuple[int, int]]] = {
-    "plain": {"dev": (5, 200), "ci": (100, 2500), "deep": (450, 4000)},
+    "plain": {"dev": (5, 200), "ci": (100, 5000), "deep": (450, 5000)},
     "serial": {"dev": (5, 200), "ci": (60, 1500), "deep": (450, 2000)},
     "skip": {"dev": (5, 200), "ci": (70, 1200), "deep": (450, 1500)},
     "fail_all": {"dev": (5, 200), "ci": (70, 800), "deep": (450, 1000)},
@@ -40,6 +41,7 @@ _SIZES: dict[str, dict[str, tuple[int, int]]] = {
     "keyed": {"dev": (2, 100), "ci": (30, 400), "deep": (150, 800)},
 }
 STEPS = {"dev": 12, "ci": 25, "deep": 25}[_PROFILE]
+PARTS = {"dev": 1, "ci": 4, "deep": 4}
 
 
 class Note(msgspec.Struct):
@@ -132,20 +134,23 @@ class KeyedMachine(NoteMachine):
     )
 
 
-TestPlain = PlainMachine.TestCase
-TestSerial = SerialMachine.TestCase
-TestSkip = SkipMachine.TestCase
-TestFailAll = FailAllMachine.TestCase
-TestKeyed = KeyedMachine.TestCase
+def _in_parts(machine: type[NoteMachine], size: str) -> None:
+    """Tests of this module. More than one, so that they can run in more than one process."""
+    examples, _ = _SIZES[size][_PROFILE]
+    parts = PARTS[_PROFILE]
+    for part in range(1, parts + 1):
+        # Examples are kept by name (Hypothesis' database), so each has its own.
+        name = f"{machine.__name__.removesuffix('Machine')}{part}"
+        own = cast("type[NoteMachine]", type(f"{name}Machine", (machine,), {}))
+        case = own.TestCase
+        case.settings = settings(
+            max_examples=math.ceil(examples / parts), stateful_step_count=STEPS, deadline=None
+        )
+        globals()[f"Test{name}"] = case
 
 
-def _bounds(machine: str) -> settings:
-    examples, _ = _SIZES[machine][_PROFILE]
-    return settings(max_examples=examples, stateful_step_count=STEPS, deadline=None)
-
-
-TestPlain.settings = _bounds("plain")
-TestSerial.settings = _bounds("serial")
-TestSkip.settings = _bounds("skip")
-TestFailAll.settings = _bounds("fail_all")
-TestKeyed.settings = _bounds("keyed")
+_in_parts(PlainMachine, "plain")
+_in_parts(SerialMachine, "serial")
+_in_parts(SkipMachine, "skip")
+_in_parts(FailAllMachine, "fail_all")
+_in_parts(KeyedMachine, "keyed")

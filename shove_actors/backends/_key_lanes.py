@@ -102,6 +102,11 @@ class KeyLanes(Generic[K, T]):
         return len(self._in_flight)
 
     @property
+    def ahead(self) -> int:
+        """How many are in flight, or wait for nothing but a place."""
+        return len(self._in_flight) + len(self._ready)
+
+    @property
     def waiting(self) -> int:
         """Items that are not in flight."""
         return self._count - len(self._in_flight)

@@ -32,6 +32,10 @@ class KeyedBuffer(LaneBuffer):
         return self.lanes.waiting
 
     @property
+    def most_in_flight(self) -> int:
+        return self._max
+
+    @property
     def in_flight(self) -> int:
         return self.lanes.in_flight
 

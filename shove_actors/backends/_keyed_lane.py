@@ -68,7 +68,9 @@ class KeyedLane:
         self._released = trio.Event()
         self._ask = trio.Event()
         self._timer = trio.Event()
-        self._pulls = KeyedPulls(self.ownership, durable, self._held, spec.credit, spec.ack_wait_s)
+        self._pulls = KeyedPulls(
+            self.ownership, durable, self._buffer, self._held, spec.credit, spec.ack_wait_s
+        )
         self._received = 0
         self._requests = OwnerRequests(spec, durable, self.ownership)
         self.ownership.connected = durable.connected

@@ -210,6 +210,8 @@ class Run:
         self.started: list[tuple[str, str]] = []
         self.gate = trio.Event()
         self.work_s = 0.6
+        #: How long a handler takes to end that is cancelled.
+        self.unwind_s = 0.0
 
     async def handle(self, who: str, step: Step, metadata: MessageMetadata) -> Outcome:
         begun = trio.current_time()
@@ -219,6 +221,10 @@ class Run:
                 await self.gate.wait()
             else:
                 await trio.sleep(self.work_s)
+        except trio.Cancelled:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(self.unwind_s)
+            raise
         finally:
             assert metadata.shard is not None
             self.calls.append((who, step.name, metadata.shard, begun, trio.current_time()))
@@ -323,3 +329,42 @@ async def test_many_shards_of_a_server_that_is_resumed(
         )
         assert two.snapshot() is not None
     assert run.overlaps() == []
+
+
+@pytest.mark.limit(180)
+@pytest.mark.parametrize("guarded", [True, False], ids=["as it is", "without the wait"])
+async def test_a_killed_server_gives_nothing_away_that_somebody_unwinds_from(
+    own_server: ServerProcess,
+    fresh_queue: Callable[[], str],
+    monkeypatch: pytest.MonkeyPatch,
+    guarded: bool,
+) -> None:
+    """It has forgotten its last deliveries, and the handlers that had them take a moment to end.
+
+    The counter-check takes the wait away: after one of a few kills, something of the many shards is
+    given to the other process, which begins it at once.
+    """
+    if not guarded:
+        monkeypatch.setattr(margins, "RESTART_GRACE_S", 0.0)
+    shards = 16
+    run = Run(fresh_queue(), shards)
+    run.unwind_s, run.work_s = 0.3, 0.05
+    async with AsyncExitStack() as stack:
+        one = await run.join(stack, "A", own_server.url)
+        two = await run.join(stack, "B", own_server.url)
+        for turn in range(8):
+            run.started.clear()
+            await one.publisher().publish_batch(
+                run.topic, [Step(f"first-{turn}-{n}", f"k{n}") for n in range(200)]
+            )
+            await wait_until(lambda: in_hand(one) + in_hand(two) == shards, SOON_S, interval=0.002)
+            await trio.to_thread.run_sync(own_server.kill)
+            await trio.to_thread.run_sync(own_server.restart)
+            await trio.sleep(1.5)
+            run.gate.set()
+            await wait_until(lambda: in_hand(one) + in_hand(two) == 0, 60.0)
+            run.gate = trio.Event()
+            if not guarded and run.overlaps():
+                break
+        run.gate.set()
+    assert bool(run.overlaps()) is not guarded
