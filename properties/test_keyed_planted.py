@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import ValuesView
 
-import keyed_model
+import keyed_process
 import pytest
 from keyed_histories import history
 
@@ -180,7 +180,7 @@ class ForgetsUnproven(KeyLanes[str, object]):
     """A key of which nothing is in hand is forgotten at once, and its next one begins."""
 
     def ended(self, key: str) -> None:
-        waits = len(self._items[key]) > 1
+        waits = key in self._behind
         super().ended(key)
         if not waits:
             del self._fresh[key]
@@ -226,7 +226,10 @@ class RetriesLast(KeyLanes[str, object]):
     """What is tried again goes behind the others of its key."""
 
     def again(self, key: str, due: float) -> None:
-        self._items[key].append(self._items[key].pop(0))
+        behind = self._behind.get(key)
+        if behind:
+            behind.append(self._first[key])
+            self._first[key] = behind.pop(0)
         super().again(key, due)
 
 
@@ -254,7 +257,7 @@ OF_KEYS = (
 def test_the_histories_show_what_is_wrong_with_the_keys(
     defect: type[KeyLanes[str, object]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(keyed_model, "LANES", defect)
+    monkeypatch.setattr(keyed_process, "LANES", defect)
     for seed in range(HISTORIES):
         try:
             history(seed)
@@ -265,7 +268,7 @@ def test_the_histories_show_what_is_wrong_with_the_keys(
 
 def test_the_histories_show_two_that_hide_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of what guards against acknowledgements that a rewind made void, either does nearly all."""
-    monkeypatch.setattr(keyed_model, "LANES", AsksForTheFirst)
+    monkeypatch.setattr(keyed_process, "LANES", AsksForTheFirst)
     for seed in range(HISTORIES):
         try:
             history(seed, BelievesUnseen)

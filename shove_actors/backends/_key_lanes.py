@@ -57,13 +57,14 @@ class KeyLanes(Generic[K, T]):
 
     __slots__ = (
         "_asked",
+        "_behind",
         "_blocked",
         "_count",
         "_delayed",
         "_doubted",
+        "_first",
         "_fresh",
         "_in_flight",
-        "_items",
         "_max",
         "_ready",
         "_tickets",
@@ -74,9 +75,11 @@ class KeyLanes(Generic[K, T]):
         if max_in_flight < 1:
             raise UsageError(f"max_in_flight={max_in_flight}: at least 1")
         self._max = max_in_flight
-        #: By key; the first of each is in flight, ready, or waits for its next try.
+        #: By key: in flight, ready, or waiting for its next try, or for a proof.
+        self._first: dict[K, T] = {}
+        #: What waits behind it; not there if nothing does, as is the rule with many keys.
         #: Lists, and none is long: a deque takes 600 bytes, and longer to make than to use.
-        self._items: dict[K, list[T]] = {}
+        self._behind: dict[K, list[T]] = {}
         #: Keys whose first item may be taken.
         self._ready: deque[K] = deque()
         self._in_flight: set[K] = set()
@@ -122,16 +125,19 @@ class KeyLanes(Generic[K, T]):
         return self._delayed[0][0] if self._delayed else float("inf")
 
     def keys(self) -> KeysView[K]:
-        return self._items.keys()
+        return self._first.keys()
 
     def push(self, key: K, item: T) -> None:
         """The newest of its key."""
         self._count += 1
-        items = self._items.get(key)
-        if items is not None:
-            items.append(item)
+        if key in self._first:
+            behind = self._behind.get(key)
+            if behind is not None:
+                behind.append(item)
+            else:
+                self._behind[key] = [item]
             return
-        self._items[key] = [item]
+        self._first[key] = item
         if key in self._fresh:
             self._urgent = True
         elif key not in self._asked and key not in self._doubted:
@@ -145,30 +151,34 @@ class KeyLanes(Generic[K, T]):
             return None
         key = self._ready.popleft()
         self._in_flight.add(key)
-        return self._items[key][0]
+        return self._first[key]
 
     def ended(self, key: K) -> None:
         """What was in flight of this key is settled, and the server may not know it."""
         self._in_flight.remove(key)
-        items = self._items[key]
-        self._fresh[key] = items.pop(0)
         self._count -= 1
-        if items:
+        self._fresh[key] = self._first[key]
+        if self._next_of(key):
             self._blocked[key] = None
             self._urgent = True
-        else:
-            del self._items[key]
 
     def drop(self, key: K) -> None:
         """What was in flight of this key is nobody's any more."""
         self._in_flight.remove(key)
-        items = self._items[key]
-        items.pop(0)
         self._count -= 1
-        if items:
+        if self._next_of(key):
             self._ready.append(key)
-        else:
-            del self._items[key]
+
+    def _next_of(self, key: K) -> bool:
+        """Its first has gone. Whether there is another one."""
+        if key not in self._behind:
+            del self._first[key]
+            return False
+        behind = self._behind[key]
+        self._first[key] = behind.pop(0)
+        if not behind:
+            del self._behind[key]
+        return True
 
     def again(self, key: K, due: float) -> None:
         """What was in flight of this key is to be tried again at `due`; its key waits with it."""
@@ -179,7 +189,7 @@ class KeyLanes(Generic[K, T]):
     def replace(self, key: K, item: T) -> None:
         """What is in flight of this key is `item` now."""
         assert key in self._in_flight
-        self._items[key][0] = item
+        self._first[key] = item
 
     def ripen(self, now: float) -> int:
         """Those that are due by now are ready. How many there were."""
@@ -267,14 +277,10 @@ class KeyLanes(Generic[K, T]):
     def drop_waiting(self) -> list[T]:
         """Everything that waits, in the order of the keys' first arrival."""
         dropped: list[T] = []
-        for key in list(self._items):
-            items = self._items[key]
-            if key in self._in_flight:
-                dropped.extend(items[1:])
-                del items[1:]
-            else:
-                dropped.extend(items)
-                del self._items[key]
+        for key in list(self._first):
+            if key not in self._in_flight:
+                dropped.append(self._first.pop(key))
+            dropped.extend(self._behind.pop(key, ()))
         self._ready.clear()
         self._delayed.clear()
         self._blocked.clear()
