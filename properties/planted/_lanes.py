@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shove_actors.backends import margins
+from shove_actors.backends.memory._backend import MemoryBackend
 from shove_actors.backends.memory._lane import MemoryLane
 from shove_actors.runtime import _lease
 from shove_actors.runtime._lease import LeaseKeeper
@@ -162,6 +164,34 @@ LANES = (
                     "            self._held[successor.sequence] = successor\n"
                     "            self._buffer.push(successor)",
                 ),
+            ),
+        ),
+    ),
+    Defect(
+        name="reads-what-others-unwind-from",
+        wrong="A shard is read at once after its server was killed.",
+        by="I test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_a_killed_server_gives_nothing_away_that_somebody_unwinds_from",
+        ),
+        plants=(Swap(margins, "RESTART_GRACE_S", 0.0),),
+    ),
+    Defect(
+        name="starts-where-others-unwind",
+        wrong="A process that starts reads a shard at once after its server was killed.",
+        by="I test",
+        machines=("skip", "fail_all", "test"),
+        tests=(
+            "tests/testing/test_simulated_harm.py"
+            "::test_a_process_that_starts_after_a_kill_lets_others_unwind_first",
+        ),
+        plants=(
+            edit(
+                MemoryBackend,
+                "_durable",
+                ("pause_s if durable.silent and used", "pause_s if new and used"),
             ),
         ),
     ),

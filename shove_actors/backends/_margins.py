@@ -85,7 +85,8 @@ FORGETFUL_S: Final = 1.0
 #: Another server process answers than before the connection was lost: for so long a shard is not
 #: read by who holds nothing of it. What a killed server has forgotten to have delivered it would
 #: give away again at once, and the handler that had it was cancelled only when its connection broke
-#: (`FORGETFUL_S`): it is to have unwound by then.
+#: (`FORGETFUL_S`): it is to have unwound by then. A process that is just starting waits as well, if
+#: the durable has given nothing away since its server was started.
 RESTART_GRACE_S: Final = 0.5
 #: A server writes the times of its deliveries in whole seconds, so one that was restarted gives a
 #: message away up to this much before its lease ends (2.15.1, SIGKILL and SIGTERM alike: an ack

@@ -94,8 +94,6 @@ class Process:
     group: ConsumerGroup | None = None
     outcome: SupervisorOutcome | None = None
     stopping: bool = False
-    #: Before its program is up.
-    starts_in_s: float = 0.0
 
     @property
     def dead(self) -> bool:
@@ -147,8 +145,6 @@ class Process:
         config = MemoryConfig(server=server, name=self.name)
         with recording(history, self.name) as recorder:
             self.recorder = recorders[self.name] = recorder
-            if self.starts_in_s:
-                await trio.sleep(self.starts_in_s)
             handler = recorder.handler(topic, partial(script.handle, self))
             while not self.stopping:
                 try:

@@ -23,15 +23,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from shove_actors._errors import BatchError, UnavailableError, UsageError
-from shove_actors.backends import margins
 from shove_actors.backends.memory import FaultEvent, MemoryServer
 from shove_actors.messaging import SequencedTopic, SequenceFailure, Topic
 from shove_actors.runtime._checks import check_seconds, check_switch, check_whole
 from shove_actors.runtime._handler import resolve
 
 from ._checker import Checker
-from ._fault_kinds import Crash, Fault, RestartServer
-from ._faults import FaultPlan, Happened
+from ._fault_kinds import Crash, Fault
+from ._faults import FaultPlan
 from ._given import check_function, check_kind, check_moves
 from ._history import Event, History
 from ._hush import Hush
@@ -147,7 +146,6 @@ class Simulation(Told, Generic[M]):
         self._sent: dict[str, M] = {}
         self._poisoned: dict[str, None] = {}
         self._read = 0
-        self._restarted_at = float("-inf")
         self._starts = 0
         self._number = 0
         self._delivered_late = 0
@@ -167,7 +165,6 @@ class Simulation(Told, Generic[M]):
         self.history.listen(self._check)
         watch = ServerWatch(self.history, self.server, [self.topic])
         watch.faults_of(self.plan, self._recorders)
-        self.plan.listen(self._happened)
         publisher = self._publisher = Process(name=PUBLISHER)
         publisher.step = self.trio.post(
             publisher.publish_for_ever, self.server, self.history, self._recorders, self.topic
@@ -255,10 +252,6 @@ class Simulation(Told, Generic[M]):
         self._starts += 1
         process = Process(name=f"worker-{self._starts}", seed=self._starts)
         self.processes[process.name] = process
-        # No program is up while handlers elsewhere still unwind that a restart has interrupted; and
-        # nothing on the server would tell it of that.
-        due = self._restarted_at + margins.RESTART_GRACE_S
-        process.starts_in_s = max(0.0, due - self.trio.now)
         process.step = self.trio.post(
             process.consume,
             self.server,
@@ -457,11 +450,6 @@ class Simulation(Told, Generic[M]):
         except HistoryViolation as exc:
             self.violation = exc
         self._raise_violation()
-
-    def _happened(self, fault: Happened) -> None:
-        if isinstance(fault.step.fault, RestartServer):
-            # It is back later.
-            self._restarted_at = self.trio.now + fault.step.fault.down_s
 
     async def _quiet(self) -> None:
         self.plan.quiet()

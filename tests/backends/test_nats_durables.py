@@ -12,7 +12,12 @@ import trio.testing
 from shove_actors._errors import StreamNotFound, TopicNotDeclared, TopologyError
 from shove_actors.backends import LaneSpec
 from shove_actors.backends.nats._declare import declare_all
-from shove_actors.backends.nats._durables import durable_config, ensure_durable, ensure_durables
+from shove_actors.backends.nats._durables import (
+    Found,
+    durable_config,
+    ensure_durable,
+    ensure_durables,
+)
 from shove_actors.embedded import ServerProcess
 from shove_actors.jetstream import ConsumerConfig, StreamConfig, connect
 from shove_actors.messaging import Retention, TopologyBuilder
@@ -179,7 +184,7 @@ async def test_durable_that_would_lose_messages_is_refused(
         made = await js.put_consumer(name, ConsumerConfig(durable_name="d", **changes))
         specs = [spec(name), *(replace(spec(name), durable=other) for other in "abc")]
         with pytest.raises(TopologyError) as caught:
-            await ensure_durables(js, specs if many else specs[:1], set())
+            await ensure_durables(js, specs if many else specs[:1], Found())
         text = str(caught.value)
         for part in (f"'d' of stream '{name}'", f"{setting}={actual}", f"needed is {wanted};"):
             assert part in text

@@ -331,16 +331,19 @@ async def test_many_shards_of_a_server_that_is_resumed(
     assert run.overlaps() == []
 
 
-@pytest.mark.limit(180)
+@pytest.mark.limit(240)
+@pytest.mark.parametrize("newcomer", [False, True], ids=["two that run", "one that starts"])
 @pytest.mark.parametrize("guarded", [True, False], ids=["as it is", "without the wait"])
 async def test_a_killed_server_gives_nothing_away_that_somebody_unwinds_from(
     own_server: ServerProcess,
     fresh_queue: Callable[[], str],
     monkeypatch: pytest.MonkeyPatch,
     guarded: bool,
+    newcomer: bool,
 ) -> None:
     """It has forgotten its last deliveries, and the handlers that had them take a moment to end.
 
+    The other process was there before, or starts right after the kill and has seen nothing of it.
     The counter-check takes the wait away: after one of a few kills, something of the many shards is
     given to the other process, which begins it at once.
     """
@@ -350,19 +353,23 @@ async def test_a_killed_server_gives_nothing_away_that_somebody_unwinds_from(
     run = Run(fresh_queue(), shards)
     run.unwind_s, run.work_s = 0.3, 0.05
     async with AsyncExitStack() as stack:
-        one = await run.join(stack, "A", own_server.url)
-        two = await run.join(stack, "B", own_server.url)
+        brokers = [await run.join(stack, "A", own_server.url)]
+        if not newcomer:
+            brokers.append(await run.join(stack, "B", own_server.url))
         for turn in range(8):
-            run.started.clear()
-            await one.publisher().publish_batch(
-                run.topic, [Step(f"first-{turn}-{n}", f"k{n}") for n in range(200)]
+            await (
+                brokers[0]
+                .publisher()
+                .publish_batch(run.topic, [Step(f"first-{turn}-{n}", f"k{n}") for n in range(200)])
             )
-            await wait_until(lambda: in_hand(one) + in_hand(two) == shards, SOON_S, interval=0.002)
+            await wait_until(lambda: sum(map(in_hand, brokers)) == shards, SOON_S, interval=0.002)
             await trio.to_thread.run_sync(own_server.kill)
             await trio.to_thread.run_sync(own_server.restart)
+            if newcomer:
+                brokers.append(await run.join(stack, f"B{turn}", own_server.url))
             await trio.sleep(1.5)
             run.gate.set()
-            await wait_until(lambda: in_hand(one) + in_hand(two) == 0, 60.0)
+            await wait_until(lambda: sum(map(in_hand, brokers)) == 0, 60.0)
             run.gate = trio.Event()
             if not guarded and run.overlaps():
                 break

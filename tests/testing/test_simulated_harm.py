@@ -12,6 +12,7 @@ import pytest
 
 from shove_actors import SequenceFailure
 from shove_actors.backends import margins
+from shove_actors.backends.memory._durable import Durable
 from shove_actors.testing import (
     Crash,
     Disconnect,
@@ -160,6 +161,29 @@ def test_a_killed_server_gives_nothing_away_that_somebody_unwinds_from(down_s: f
     run()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(margins, "RESTART_GRACE_S", 0.0)
+        with pytest.raises(HistoryViolation, match=r"\(I\)"):
+            run()
+
+
+def test_a_process_that_starts_after_a_kill_lets_others_unwind_first() -> None:
+    """It was connected to no server before, and the durable tells what it has to know."""
+
+    def run() -> None:
+        with simulation(shards=1) as sim:
+            first = sim.start_process()
+            sim.publish(2)
+            sim.publish(4, script=("linger",))
+            sim.advance(0.05)
+            assert sim.busy == [first]
+            sim.fault(RestartServer(down_s=0.0))
+            sim.start_process()
+            sim.advance(1.0)
+            sim.finish()
+
+    run()
+    with pytest.MonkeyPatch.context() as patch:
+        never = property(lambda _: False, lambda _, value: None)
+        patch.setattr(Durable, "silent", never, raising=False)
         with pytest.raises(HistoryViolation, match=r"\(I\)"):
             run()
 

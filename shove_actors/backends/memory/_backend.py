@@ -30,8 +30,8 @@ from shove_actors._errors import (
     TopicNotDeclared,
 )
 from shove_actors._log import about
+from shove_actors.backends import _margins as margins
 from shove_actors.backends._delivery import Delivery
-from shove_actors.backends._margins import DELETED_GRACE_S
 from shove_actors.backends._port import (
     BackendEvent,
     Backlog,
@@ -238,14 +238,16 @@ class MemoryBackend:
         return lanes
 
     def _durable(self, spec: LaneSpec) -> tuple[Durable, float]:
-        """And how long not to read it: it may have taken the place of one that was deleted."""
+        """And how long not to read it: it may have taken the place of one that was deleted, or have
+        forgotten, with its server, what it had given away."""
         stream = self.server.require_stream(spec.stream)
         new = spec.durable not in stream.durables
         settings = durable_settings(spec) if spec.keyed is None else keyed_settings(spec)
         durable = self.server.open_durable(spec.stream, settings)
         # Also where nothing has left the stream yet: its first message may be in somebody's hands.
         used = stream.last_sequence > 0
-        return durable, DELETED_GRACE_S if new and used and spec.max_ack_pending == 1 else 0.0
+        pause_s = margins.DELETED_GRACE_S if new else margins.RESTART_GRACE_S
+        return durable, pause_s if durable.silent and used and spec.max_ack_pending == 1 else 0.0
 
     async def shard_layout(self, queue: str, changed: Callable[[], None]) -> ShardLayout:
         await self.reach_server()

@@ -105,6 +105,9 @@ class Durable:
         self.gone = False
         #: All of them, redeliveries included: each one's number.
         self.deliveries = 0
+        #: Nothing was given away since the server was started: one that was killed may have
+        #: forgotten what was.
+        self.silent = True
         self.pending: dict[int, _Pending] = {}
         #: Never delivered yet.
         self.unread = 0
@@ -254,6 +257,7 @@ class Durable:
             self._forget()
         self._unwritten.clear()
         self._written_at = float("-inf")
+        self.silent = True
         self._redeliver.clear()
         for request in self._requests:
             request.wants, request.queued = 0, False
@@ -315,6 +319,7 @@ class Durable:
                 return
             self._requests.popleft()
             request.wants -= 1
+            self.silent = False
             # To the end also with nothing left to ask for: a later turn takes it out.
             self._requests.append(request)
             entry = self.pending[message.sequence]

@@ -66,7 +66,7 @@ from shove_actors.messaging import (
 from ._browse import delete_message, next_message, next_messages, stream_end
 from ._declare import declare_all
 from ._denied import concerns, for_lane
-from ._durables import ensure_durable, ensure_durables, was_read
+from ._durables import Found, ensure_durable, ensure_durables, was_read
 from ._features import BASE, KEYED, RESHARD, require
 from ._keyed_durable import NatsKeyedLane
 from ._lane import NatsLane
@@ -362,13 +362,17 @@ class NatsBackend:
     async def open_lanes(self, specs: Sequence[LaneSpec]) -> list[Lane]:
         keyed = [spec for spec in specs if spec.keyed is not None]
         require(self.connection, KEYED if keyed else BASE)
-        fresh: set[str] = set()
+        found = Found()
+        server_id = self.connection.server_id
         start = partial(patiently, connection=self.connection, waits=True)
-        identities = await start(partial(ensure_durables, self.js, specs, fresh))
-        pause_s = 0.0
-        read_before = partial(was_read, self.js, specs[0].stream)
-        if fresh and specs[0].max_ack_pending == 1 and await start(read_before):
-            pause_s = margins.DELETED_GRACE_S  # they may have taken the place of deleted ones
+        identities = await start(partial(ensure_durables, self.js, specs, found))
+        pauses: dict[str, float] = {}
+        unsure = specs[0].max_ack_pending == 1 and bool(found.fresh or found.silent)
+        if unsure and await start(partial(was_read, self.js, specs[0].stream)):
+            # They may have taken the place of deleted ones; or what they have given away was
+            # forgotten.
+            pauses.update(dict.fromkeys(found.silent, margins.RESTART_GRACE_S))
+            pauses.update(dict.fromkeys(found.fresh, margins.DELETED_GRACE_S))
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
         if keyed:
@@ -381,9 +385,9 @@ class NatsBackend:
                 self._lanes.add(keyed_lane)
                 opened.append(keyed_lane)
                 continue
-            lane = NatsLane(self, spec, identity)
+            lane = NatsLane(self, spec, identity, server_id)
             self._lanes.add(lane)
-            lane.start(pause_s=pause_s if spec.durable in fresh else 0.0)
+            lane.start(pause_s=pauses.get(spec.durable, 0.0))
             opened.append(lane)
         self._lane_opened.set()
         return opened

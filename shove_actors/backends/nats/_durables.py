@@ -52,6 +52,24 @@ def durable_config(spec: LaneSpec) -> ConsumerConfig:
     return config if spec.keyed is None else replace(config, **pinned_settings(spec))
 
 
+class Found:
+    """What a process that starts has found, by name; of durables that somebody may have been at
+    work on without their knowing it."""
+
+    def __init__(self) -> None:
+        #: Not there; they had to be created. Said before they are, because the answer may be lost,
+        #: and who asks again finds them there.
+        self.fresh: set[str] = set()
+        #: They have given nothing away since their server was started (or their leader elected).
+        #: The time of the last delivery is in its memory only: probed on 2.9.10 and 2.15.1. One
+        #: that was killed may have forgotten deliveries.
+        self.silent: set[str] = set()
+
+    def note(self, info: ConsumerInfo) -> None:
+        if info.delivered.last_active is None and info.name not in self.fresh:
+            self.silent.add(info.name)
+
+
 async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
     """True when it had to be created. See `Backend.open_lane` for errors."""
     _, created = await _ensured(js, spec)
@@ -59,7 +77,7 @@ async def ensure_durable(js: JetStream, spec: LaneSpec) -> bool:
 
 
 async def _ensured(
-    js: JetStream, spec: LaneSpec, fresh: set[str] | None = None
+    js: JetStream, spec: LaneSpec, found: Found | None = None
 ) -> tuple[ConsumerInfo, bool]:
     """What is known of it from the very request that found or made it: by the next one it may be
     gone again."""
@@ -69,26 +87,24 @@ async def _ensured(
         raise _not_declared(spec) from exc
     except ConsumerNotFound:
         await _refuse_removed_shards(js, [spec])
-        if fresh is not None:
-            fresh.add(spec.durable)
+        if found is not None:
+            found.fresh.add(spec.durable)
         return await _create(js, spec), True
+    if found is not None:
+        found.note(info)
     await _reconcile(js, spec, info)
     return info, False
 
 
-async def ensure_durables(
-    js: JetStream, specs: Sequence[LaneSpec], fresh: set[str]
-) -> dict[str, str]:
+async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec], found: Found) -> dict[str, str]:
     """`ensure_durable` for many durables of one stream: one listing instead of a look at each.
 
-    Returns when each was made, by name: a later one of the same name is another durable. `fresh`
-    gets the names of those that had to be created; before they are, because the answer may be lost,
-    and who asks again finds them there.
+    Returns when each was made, by name: a later one of the same name is another durable.
     """
     made: dict[str, str] = {}
     if len(specs) < 4:
         for spec in specs:
-            info, _ = await _ensured(js, spec, fresh)
+            info, _ = await _ensured(js, spec, found)
             made[spec.durable] = info.identity
         return made
     known: dict[str, ConsumerInfo] = {}
@@ -100,13 +116,14 @@ async def ensure_durables(
     await _refuse_removed_shards(js, [spec for spec in specs if spec.durable not in known])
     missing: list[LaneSpec] = []
     for spec in specs:
-        found = known.get(spec.durable)
-        if found is None:
+        there = known.get(spec.durable)
+        if there is None:
             missing.append(spec)
         else:
-            await _reconcile(js, spec, found)
-            made[spec.durable] = found.identity
-    fresh.update(spec.durable for spec in missing)
+            found.note(there)
+            await _reconcile(js, spec, there)
+            made[spec.durable] = there.identity
+    found.fresh.update(spec.durable for spec in missing)
     made.update(await _create_many(js, missing))
     return made
 

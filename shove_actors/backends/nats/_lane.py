@@ -49,7 +49,11 @@ _NEVER = float("inf")
 class NatsLane:
     """See `backends._port.Lane`."""
 
-    def __init__(self, backend: NatsBackend, spec: LaneSpec, identity: str = "") -> None:
+    def __init__(
+        self, backend: NatsBackend, spec: LaneSpec, identity: str = "", server_id: str = ""
+    ) -> None:
+        """`identity`: of its durable, as it was found. `server_id`: of the server that was asked
+        for it."""
         self._backend = backend
         self._conn = backend.connection
         self._spec = spec
@@ -83,8 +87,8 @@ class NatsLane:
         self._stale_s = spec.ack_wait_s * margins.STALE_SHARE
         self._fence = Fence(self._conn, spec.ack_wait_s)
         self._tenure = Tenure()
-        #: The server that the connection was lost to.
-        self._left = ""
+        #: The server that the connection was lost to; at first, the one that was asked.
+        self._left = server_id or self._conn.server_id
         self._closing = False
         self._handed_back = trio.Event()
         self._received = 0
@@ -131,8 +135,11 @@ class NatsLane:
 
     def start(self, *, pause_s: float = 0.0) -> None:
         """`pause_s`: not before so long; its durable may have taken the place of another one."""
+        if self._shard and self._conn.server_id != self._left:
+            # It was killed while this process was looking at its durables.
+            pause_s = max(pause_s, margins.RESTART_GRACE_S)
         if pause_s:
-            self._recovery.begin("made while it may have been in use", pause_s=pause_s)
+            self._recovery.begin("it may have been in use", pause_s=pause_s)
         self._top_up()
 
     def statistics(self) -> LaneStatistics:
@@ -313,7 +320,7 @@ class NatsLane:
     def on_reconnected(self) -> None:
         # The server may have been another one, or have lost a stream in memory: look first.
         # One that was killed may have forgotten a delivery: whoever had it lets go of it first.
-        restarted = self._left not in ("", self._conn.server_id)
+        restarted = self._left != self._conn.server_id
         waits = restarted and self._shard and all(held.lost for held in self._held.values())
         self._recovery.begin("reconnected", pause_s=margins.RESTART_GRACE_S if waits else 0.0)
 
