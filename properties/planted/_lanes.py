@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shove_actors.backends import margins
 from shove_actors.backends.memory._backend import MemoryBackend
+from shove_actors.backends.memory._durable import Durable
 from shove_actors.backends.memory._lane import MemoryLane
 from shove_actors.runtime import _lease
 from shove_actors.runtime._lease import LeaseKeeper
@@ -166,6 +167,17 @@ LANES = (
                 ),
             ),
         ),
+    ),
+    Defect(
+        name="lease-shortened-in-use",
+        wrong="A process that asks for a shorter ack wait gets it, whoever is at work.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/backends/test_memory_conformance.py::"
+            "test_conformance[a_shorter_lease_waits_for_those_who_are_at_work]",
+        ),
+        plants=(edit(Durable, "reconfigure", ("(self.pending or self._requests)", "False")),),
     ),
     Defect(
         name="reads-what-others-unwind-from",

@@ -21,9 +21,14 @@ Killed at any point, the control message is delivered again, and what is left is
     handled, not deleted              likewise
     deleted                           the next one
     failed, record not set            that letter is handled again
-    record set                        the record names this control message: nothing is left to do
+    record set                        the record names this control message, and its letter is
+                                      there: nothing is left to do
     all done, record not removed      no letters; it is removed
     record removed                    no record; nothing is left to do
+
+A record that names this control message, and a letter that is not there, was written by somebody
+who had lost the lease: the write was on its way when that letter was handled elsewhere, and
+deleted. It says nothing, and what is left is gone on with.
 
 A request is obeyed only in the lane of its key, and only for the poisoning that it was made about:
 
@@ -47,7 +52,7 @@ The budget is a fresh one for each release. Notes about attempts (`_attempts.py`
 letter's own place in the topic's stream, which nothing else uses any more, and are stamped with the
 control message: so the consumer of the dead-letter queue has notes of its own, another release
 finds none, and a letter that ends its process is found out as any other message is, by how often
-the control message was delivered.
+the control message was delivered since that letter is under way (`_replay_lane.py`).
 
 Consumers of the dead letters (`run_dlq`): a letter that such a handler has acknowledged is done. Of
 a FAIL_ALL topic it is deleted then (`_registration.py`), so that it is not handled a second time
@@ -127,7 +132,7 @@ class KeyGate(PoisonGate):
         self._changed()
         entry = await self.book.find(key)
         record = entry.record
-        if record is None or dlq is None or record.replay == _origin(control):
+        if record is None or dlq is None:
             return True
         if entry.poisoning != control.headers[POISONING]:
             _dropped(
@@ -138,6 +143,10 @@ class KeyGate(PoisonGate):
             )
             return True
         letters = await self._letters(dlq, key, record)
+        if record.replay == _origin(control) and any(
+            letter.sequence == record.sequence for letter in letters
+        ):
+            return True
         lane = ReplayLane(self._backend, dlq, control, letters)
         job = _ReplayJob(self._registration, control, lane, shard)
         # The shard is the job's to tell: a letter is not a message that the shard delivered.

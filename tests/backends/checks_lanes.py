@@ -195,6 +195,30 @@ async def check_unsettled_comes_back_after_ack_wait(world: World) -> None:
         assert await other.backlog() == (0, 0)
 
 
+async def check_a_shorter_lease_waits_for_those_who_are_at_work(world: World) -> None:
+    """A rolling deployment: whoever runs renews at the pace of the longer lease."""
+    short, long = ACK_WAIT_S, 6 * ACK_WAIT_S
+    async with world.process() as one, world.process() as other:
+        await one.stored(1)
+        mine = await one.lane(ack_wait_s=long)
+        held = await receive(mine)
+        theirs = await other.lane(ack_wait_s=short)
+        mine.renew(held)  # what it is renewed by is the server's ack wait
+        await nothing_comes(theirs, 1.8 * short)
+        mine.ack(held)
+        assert await mine.confirm()
+        for lane in (mine, theirs):
+            await lane.close()
+        if await other.backlog() == (0, 0):  # and nobody waits for messages
+            await other.stored(1)
+        # Nobody is there: it is what the next one asks for.
+        async with world.process() as third, world.process() as fourth:
+            held = await receive(await third.lane(ack_wait_s=short))
+            again = await receive(await fourth.lane(ack_wait_s=short))
+            assert again.arrived_at - held.arrived_at < 3 * short
+            (again.lane).ack(again)
+
+
 async def check_renewing_keeps_a_message(world: World) -> None:
     async with world.process() as one, world.process() as other:
         await one.stored(1)

@@ -17,7 +17,7 @@ from shove_actors import (
     TopologyBuilder,
     TopologyError,
 )
-from shove_actors.messaging import Control, control_headers, encode_headers
+from shove_actors.messaging import Control, control_headers, encode_headers, origin_of
 from shove_actors.runtime._poison import PoisonBook
 
 from .fixtures import Clock
@@ -282,7 +282,8 @@ async def test_a_request_that_others_have_swallowed_can_be_made_again(
     async with world.broker(topic) as broker:
         await poison(world, broker, topic, "1", "2")
         assert await broker.release(topic, "k", replay=True)
-        (request,) = await world.kept(broker, topic.queue)
+        request = await broker.backend.next_message(topic.queue, 1)
+        assert request is not None
         # As a consumer does that does not know it.
         assert await broker.backend.delete_message(topic.queue, request.sequence)
         assert await broker.release(topic, "k", replay=True)
@@ -326,3 +327,35 @@ async def test_letters_are_looked_for_behind_where_the_queue_ended(
             await until_released(broker, topic)
     assert first.entries[0] == (1 if anew else 4)
     assert names(script) == ([*map(str, range(3, 9))] if anew else ["1", "2"])
+
+
+async def test_a_stale_note_that_a_replay_has_failed_does_not_stop_it(
+    world: World, clock: Clock
+) -> None:
+    """It was on its way when its writer lost the lease. Whoever has the request since has handled
+    that letter, and could not remove the record because it had changed."""
+    topic = ledger(world)
+    dlq = topic.topology.dlq
+    assert dlq is not None
+    script = Script()
+    async with world.broker(topic) as broker:
+        await poison(world, broker, topic, "1", "2", "3")
+        assert await broker.release(topic, "k", replay=True)
+        request = await broker.backend.next_message(topic.queue, 1)
+        assert request is not None
+        book = PoisonBook(broker.backend, topic.queue)
+        entry = await book.find("k")
+        assert entry.record is not None
+        stale = msgspec.structs.replace(
+            entry.record,
+            replay=origin_of(request.sequence, request.timestamp_ns),
+            began=entry.poisoning,
+        )
+        assert await book.put("k", stale, entry.revision)
+        first, *_ = await world.kept(broker, dlq)
+        await broker.backend.delete_message(dlq, first.sequence)
+        async with consuming(broker, topic, script):
+            await until_released(broker, topic)
+            await settled(world, broker, topic)
+        assert await world.kept(broker, dlq) == []
+    assert names(script) == ["2", "3"]

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from shove_actors.messaging import matches
@@ -147,7 +147,18 @@ class Durable:
         return message.sequence > self._last_read or message.sequence in self.pending
 
     def reconfigure(self, settings: DurableSettings) -> None:
-        """Another ack wait holds from the next delivery on; leases that run are not cut."""
+        """Another ack wait holds from the next delivery on; leases that run are not cut.
+
+        It is not shortened while somebody may be at work, whose leases are renewed at the pace of
+        the longer one. The same on NATS (`nats/_durables.py`).
+        """
+        before = self.settings
+        if before.ack_wait_s > settings.ack_wait_s and (self.pending or self._requests):
+            settings = replace(
+                settings,
+                ack_wait_s=before.ack_wait_s,
+                pin_timeout_s=settings.pin_timeout_s and before.pin_timeout_s,
+            )
         self.settings = settings
         self._touch(self)
 

@@ -3,12 +3,18 @@
 Rules (PC-067, PC-068, PC-071): nothing is sent when nothing differs; an update starts from what the
 server has, so settings that are not ours survive; a durable with another filter is never edited.
 
+A lease is never shortened while somebody may be at work: whoever runs keeps its leases alive at the
+pace of the ack wait that it knows, and with a shorter one on the server its messages would be given
+away from under its handlers. So a process that asks for less (a rolling deployment, say) takes what
+it finds, which is safe for it; the durable is changed by the first that finds nobody there.
+
 A durable that delivers less than every message whole, or turns away the requests it is read with,
 would lose messages without a word, so it is refused. Streams are `_declare.py`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -21,11 +27,14 @@ from shove_actors._errors import (
     TopicNotDeclared,
     TopologyError,
 )
+from shove_actors._log import about
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream
 from shove_actors.messaging import layout_of, removed_shard
 
 from ._pinning import pinned_settings
+
+logger = logging.getLogger("shove_actors.backends.nats")
 
 _NOT_PINNED: dict[str, object] = {
     "priority_groups": (),
@@ -215,10 +224,22 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
         )
     _refuse_lossy(where, config)
     changes: dict[str, object] = {}
-    if config.ack_wait is None or abs(config.ack_wait - spec.ack_wait_s) > 1e-9 or config.backoff:
+    in_use = info.num_waiting > 0 or info.num_ack_pending > 0
+    longer = (config.ack_wait or 0.0) - spec.ack_wait_s
+    kept = longer > 1e-9 and in_use
+    if config.backoff or (abs(longer) > 1e-9 and not kept):
         # A backoff list would silently replace ack_wait (PC-027).
         changes["ack_wait"] = spec.ack_wait_s
         changes["backoff"] = ()
+    elif kept:
+        logger.warning(
+            "%s keeps ack_wait=%g s while it is in use: %g s would end the leases of those who are "
+            "at work. The first process that starts with nobody there changes it",
+            where,
+            config.ack_wait,
+            spec.ack_wait_s,
+            extra=about("ack_wait_kept", queue=spec.stream),
+        )
     if config.max_ack_pending != spec.max_ack_pending:
         changes["max_ack_pending"] = spec.max_ack_pending
     if config.max_deliver not in (None, -1, 0):
@@ -226,6 +247,8 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
         changes["max_deliver"] = -1
     if spec.keyed is not None:
         wanted = pinned_settings(spec)
+        if kept and config.priority_policy == "pinned_client":
+            wanted["priority_timeout"] = config.priority_timeout
         if any(getattr(config, name) != value for name, value in wanted.items()):
             changes.update(wanted)
     elif config.priority_policy == "pinned_client":
