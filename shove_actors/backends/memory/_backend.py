@@ -16,7 +16,9 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import TypeVar
 
+import outcome
 import trio
 
 from shove_actors._errors import (
@@ -66,6 +68,8 @@ RECONNECT_S = 0.05
 REQUEST_LIMIT_S = 5.0
 #: How many messages one look brings (`next_messages`).
 BATCH = 500
+
+T = TypeVar("T")
 
 
 class MemoryBackend:
@@ -282,8 +286,7 @@ class MemoryBackend:
         return self.server.notes.get((stream, sequence))
 
     async def write_note(self, stream: str, sequence: int, note: bytes) -> None:
-        await self.reach_server()
-        self.server.notes[stream, sequence] = note
+        await self._change(partial(self.server.notes.__setitem__, (stream, sequence), note))
 
     async def read_mark(self, queue: str, name: str) -> Mark:
         await self.reach_server()
@@ -292,11 +295,13 @@ class MemoryBackend:
     async def write_mark(
         self, queue: str, name: str, value: bytes | None, *, revision: int
     ) -> bool:
-        await self.reach_server()
-        refusal = self.server.faults.refusal(bucket_stream(poison_bucket(queue)))
-        if refusal is not None:
-            raise refusal
-        return self.server.marks.write(queue, name, value, revision)
+        def write() -> bool:
+            refusal = self.server.faults.refusal(bucket_stream(poison_bucket(queue)))
+            if refusal is not None:
+                raise refusal
+            return self.server.marks.write(queue, name, value, revision)
+
+        return await self._change(write)
 
     async def list_marks(self, queue: str) -> list[tuple[str, Mark]]:
         await self.reach_server()
@@ -315,13 +320,14 @@ class MemoryBackend:
         return {name: owners[of, name][1] for of, name in owners if of == stream}
 
     async def write_owner(self, stream: str, name: str, record: bytes, revision: int) -> int | None:
-        await self.reach_server()
-        return self.server.write_owner(stream, name, record, revision)
+        return await self._change(partial(self.server.write_owner, stream, name, record, revision))
 
     async def remove_owner(self, stream: str, name: str, revision: int) -> None:
-        await self.reach_server()
-        if self.server.owners.get((stream, name), (None, 0))[1] == revision:
-            del self.server.owners[stream, name]
+        def remove() -> None:
+            if self.server.owners.get((stream, name), (None, 0))[1] == revision:
+                del self.server.owners[stream, name]
+
+        await self._change(remove)
 
     async def last_sequence(self, stream: str) -> int:
         return (await self.stream_end(stream)).sequence
@@ -344,8 +350,43 @@ class MemoryBackend:
         return [_kept(message) for message in itertools.islice(behind, BATCH)]
 
     async def delete_message(self, stream: str, sequence: int) -> bool:
-        await self.reach_server()
-        return self.server.require_stream(stream).remove(sequence)
+        return await self._change(lambda: self.server.require_stream(stream).remove(sequence))
+
+    async def _change(self, change: Callable[[], T]) -> T:
+        """A request that changes something. What has left here takes effect when it arrives, also
+        where nobody waits for the answer any more, or none comes."""
+        link = self.link
+        if link.flowing and not link.delay_s:
+            await self.reach_server()
+            if link.flowing and not link.delay_s:
+                return change()
+        await trio.lowlevel.checkpoint()
+        if self._closed:
+            raise BrokerClosed(f"backend {self.name!r} is closed")
+        heard, results = trio.Event(), list[outcome.Outcome[T]]()
+
+        def arrived() -> None:
+            results.append(outcome.capture(change))
+            link.deliver(heard.set)
+
+        if not link.send(arrived) and not link.dead:
+            raise ConnectionError(f"backend {self.name!r} is not connected")
+        link.asked.add(heard)
+        try:
+            with trio.move_on_after(math.inf if link.dead else REQUEST_LIMIT_S):
+                connection = link.connection
+                if not link.dead:
+                    await heard.wait()
+                if self._closed:
+                    raise BrokerClosed(f"backend {self.name!r} was closed")
+                if link.dead:
+                    await trio.sleep_forever()
+                if link.connection != connection:
+                    raise ConnectionError(f"backend {self.name!r} was cut off before the answer")
+                return results[0].unwrap()
+        finally:
+            link.asked.discard(heard)
+        raise RequestTimeout(f"the server did not answer within {REQUEST_LIMIT_S:g} s")
 
     async def reach_server(self) -> None:
         """A request's way to the server and back; raises why it did not get there."""

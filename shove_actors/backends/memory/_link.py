@@ -46,6 +46,7 @@ class Link:
         "_flowing",
         "_ring",
         "_up",
+        "asked",
         "clear",
         "connected",
         "connection",
@@ -73,6 +74,8 @@ class Link:
         self._up: deque[tuple[float, Action]] = deque()
         self._down: deque[tuple[float, Action]] = deque()
         self._flowing = trio.Event()
+        #: To be set when the link is cut: whoever waits for an answer gets none any more.
+        self.asked: set[trio.Event] = set()
 
     @property
     def stalled(self) -> bool:
@@ -147,6 +150,8 @@ class Link:
         self._stop_flowing()
         self._up.clear()
         self._down.clear()
+        for asked in self.asked:
+            asked.set()
         self._update()
 
     def restore(self) -> None:

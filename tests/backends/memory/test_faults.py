@@ -9,10 +9,12 @@ import trio
 import trio.testing
 
 from shove_actors._errors import (
+    ConnectionError,
     NotConnected,
     PublishError,
     PublishRefused,
     PublishUnknown,
+    RequestTimeout,
     StreamFull,
     UsageError,
 )
@@ -449,3 +451,61 @@ def test_the_same_seed_hits_the_same_events() -> None:
 
     assert run(7) == run(7)
     assert run(7) != run(8)
+
+
+# ---------------------------------------------------------------------------- requests that change
+
+
+async def test_a_mark_that_has_left_is_written_although_its_writer_has_given_up(
+    memory: MemoryServer, world: World, autojump_clock: Clock
+) -> None:
+    async with world.process() as one, world.process() as other:
+        memory.faults.stall(one.backend)
+        with trio.move_on_after(1.0):
+            await one.backend.write_mark("q", "k", b"late", revision=0)
+        assert (await other.backend.read_mark("q", "k")).value is None
+        memory.faults.unstall(one.backend)
+        assert (await other.backend.read_mark("q", "k")).value == b"late"
+
+
+async def test_a_mark_is_written_and_its_writer_never_told(
+    memory: MemoryServer, world: World, autojump_clock: Clock
+) -> None:
+    async with world.process() as one, world.process() as other:
+        memory.faults.stall(one.backend, "down")
+        with pytest.raises(RequestTimeout):
+            await one.backend.write_mark("q", "k", b"stored", revision=0)
+        assert (await other.backend.read_mark("q", "k")).value == b"stored"
+
+
+async def test_a_request_that_is_cut_off_on_its_way_changes_nothing(
+    memory: MemoryServer, world: World, autojump_clock: Clock
+) -> None:
+    async with world.process() as one, world.process() as other:
+        memory.faults.stall(one.backend)
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def write() -> None:
+                with pytest.raises(ConnectionError, match="cut off"):
+                    await one.backend.write_note("q", 1, b"note")
+
+            await trio.sleep(1)
+            memory.faults.disconnect(one.backend)
+        memory.faults.reconnect(one.backend)
+        assert await other.backend.read_note("q", 1) is None
+
+
+async def test_a_slow_request_changes_something_halfway(
+    memory: MemoryServer, world: World, autojump_clock: Clock
+) -> None:
+    async with world.process() as one, world.process() as other:
+        memory.faults.slow(one.backend, 2.0)
+        began = trio.current_time()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(one.backend.write_note, "q", 1, b"note")
+            await trio.sleep(1.9)
+            assert await other.backend.read_note("q", 1) is None
+            await trio.sleep(0.2)
+            assert await other.backend.read_note("q", 1) == b"note"
+        assert trio.current_time() - began == pytest.approx(4.0)
