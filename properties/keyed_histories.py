@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 
 from keyed_model import World
+from keyed_server import LEASE_S
 
 from shove_actors.backends._ownership import Ownership, Step
 
@@ -19,7 +20,7 @@ STEPS = 60
 def history(seed: int, kind: Callable[[str, float], Ownership] = Ownership) -> World:
     """One history, to its end. Raises `AssertionError` for what may never be seen."""
     rng = random.Random(seed)
-    world = World(rng.choice((2, 3)), kind)
+    world = World(rng.choice((2, 3)), kind, leases=rng.choice(LEASES))
     for _ in range(STEPS):
         _step(world, rng)
     for process in world.processes:
@@ -87,12 +88,20 @@ def _step(world: World, rng: random.Random) -> None:
         rewound = rng.choice(("by us", "by somebody", "not"))
         unpin = rng.random() < 0.4
         world.ends_under_way(rng.randrange(4), rewound=rewound, unpin=unpin, ends=ends)
-    else:
+    elif what == 24:
         world.lose_delivery(process)
+    elif what == 25:
+        world.lose_record(marked=maybe)
+    elif what == 26:
+        world.recreate()
+    else:
+        world.lost_while_cut_off(rng.choice((1.0, 6.0)), marked=maybe)
 
 
 #: How often each thing happens, in the order of `_step`.
-WEIGHTS = (12, 18, 10, 10, 10, 8, 4, 5, 3, 7, 3, 2, 2, 2, 2, 1, 1, 2, 2, 1, 1, 1, 2, 2, 1)
+WEIGHTS = (12, 18, 10, 10, 10, 8, 4, 5, 3, 7, 3, 2, 2, 2, 2, 1, 1, 2, 2, 1, 1, 1, 2, 2, 1, 1, 1, 1)
+#: Of the processes, in turn.
+LEASES = ((LEASE_S,), (LEASE_S, LEASE_S / 2))
 
 
 def main(count: int) -> int:

@@ -14,21 +14,31 @@ from the moment of its thawing, if its own first look (`Ownership.lapsed`) has n
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from keyed_process import LEASE_S, Item, Process
-from keyed_server import Request, Server
+from keyed_process import Item, Process
+from keyed_server import LEASE_S, Request, Server
 
 from shove_actors.backends._ownership import Ownership, Step
 
 #: Time goes in steps of this; each process that runs looks at its lease after each.
 TICK_S = 0.25
+#: Since reading, before a claim; and for the claim itself.
+MOMENT_S = 4.0
 
 
 class World:
     """Everything, and what may never be seen in it."""
 
-    def __init__(self, processes: int, kind: Callable[[str, float], Ownership] = Ownership) -> None:
+    def __init__(
+        self,
+        processes: int,
+        kind: Callable[[str, float], Ownership] = Ownership,
+        *,
+        leases: Sequence[float] = (LEASE_S,),
+    ) -> None:
+        #: Of the processes, in turn: a deploy may change it while others run.
+        self.leases = leases
         self.server = Server()
         self.kind = kind
         self.keys: dict[int, str] = {}
@@ -46,7 +56,8 @@ class World:
 
     def _process(self) -> Process:
         self.made += 1
-        return Process(f"p{self.made}", self, self.kind)
+        lease_s = self.leases[self.made % len(self.leases)]
+        return Process(f"p{self.made}", self, self.kind, lease_s)
 
     def check_start(self, process: Process, item: Item) -> None:
         """(K): nobody else runs a message of this key, and every earlier one is settled: its
@@ -56,6 +67,8 @@ class World:
                 assert running.key != item.key, (
                     f"{process} starts {item} while {other} runs {running}"
                 )
+        if item.stream != self.server.stream:
+            return  # it has not heard yet; there is no order between two streams
         earlier = [
             s
             for s, key in self.keys.items()
@@ -66,6 +79,14 @@ class World:
         assert not earlier, f"{process} starts {item} before {earlier}"
         assert item.sequence not in process.finished, f"{process} starts {item} once more"
         self.handled += 1
+
+    def check_count(self, process: Process, sequence: int) -> None:
+        """What is counted against the message's budget: no more than had it in hand, perhaps."""
+        record = process.own.record
+        assert record is not None
+        most = 1 + self.server.claims - self.server.claims_at[sequence]
+        counted = record.deliveries(sequence)
+        assert counted <= most, f"{process}: {sequence} was delivered {counted} times, not {most}"
 
     # ------------------------------------------------------------------ what may happen
 
@@ -125,6 +146,10 @@ class World:
         if not process.connected:
             process.connected = True
             process.pull_at = 0.0
+            if process.deceived:
+                process.deceived = False
+                process.own.recreated()
+                process.look()
             process.own.reconnected(self.server.now)
 
     def read_late(self) -> None:
@@ -153,6 +178,14 @@ class World:
         if unpin:
             self.unpin()
         self.run(seconds, end=end)
+
+    def lost_while_cut_off(self, seconds: float, *, marked: bool) -> None:
+        """The owner is cut off, and its record is lost."""
+        self.run(1.0, end=False)
+        self.cut(self.owner, rest_is_read=False)
+        self.lose_record(marked=marked)
+        self.unpin()
+        self.run(seconds, end=False)
 
     def frozen(self, seconds: float, *, unpin: bool) -> None:
         """The owner is, then it wakes up."""
@@ -237,6 +270,39 @@ class World:
             self.cut(process, rest_is_read=False)
         self.late.clear()
         self.server.restart(forgets=forgets)
+
+    def lose_record(self, *, marked: bool) -> None:
+        """Somebody deletes it: with a marker, or with its bucket, which is made again.
+
+        The latter not within a moment after it was the first, nor while somebody is on the way who
+        has found none: that is not covered.
+        """
+        sent = [request for process in self.processes for request in process.outbox]
+        sent.extend(self.late)
+        risky = any(request[0] == "write" and not request[3] for request in sent)
+        if marked or not (risky or self.server.now < self.server.first_at + MOMENT_S):
+            self.server.lose_record(marked=marked)
+
+    def recreate(self) -> None:
+        """The stream is deleted and declared again: sequences count from 1."""
+        self.keys.clear()
+        self.finished.clear()
+        self.late.clear()
+        self.server.recreate()
+        for process in self.processes:
+            process.outbox.clear()
+            process.inbox.clear()
+            process.generation += 1
+            process.requested = 0
+            asked, process.asked = process.asked, None
+            if asked is not None:
+                process.own.failed(asked[0], self.server.now)
+            if process.connected:
+                process.own.recreated()
+                if not process.frozen:
+                    process.look()
+            else:
+                process.deceived = True
 
     def unpin(self) -> None:
         self.server.pin = None

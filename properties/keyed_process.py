@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from keyed_server import CREDIT, PIN_S, Request
+from keyed_server import CREDIT, LEASE_S, PIN_S, Request
 
 from shove_actors.backends import margins
 from shove_actors.backends._key_lanes import KeyLanes
@@ -16,9 +16,9 @@ from shove_actors.backends._ownership import Fate, Ownership, Step
 if TYPE_CHECKING:
     from keyed_model import World
 
-LEASE_S = 12.0
-#: How long a cancelled handler may take to end: half of what the margins leave.
-UNWIND_S = LEASE_S * 0.1
+#: How long a cancelled handler may take to end, as a share of the lease: half of what the margins
+#: leave.
+UNWIND_SHARE = 0.1
 #: Defects are put here.
 LANES: type[KeyLanes[str, Any]] = KeyLanes
 MAX_IN_FLIGHT = 3
@@ -28,6 +28,8 @@ MAX_IN_FLIGHT = 3
 class Item:
     key: str
     sequence: int
+    #: Of the stream that it is a message of.
+    stream: int
     running: bool = False
     #: Cancelled, and has to have ended by then.
     ends_by: float | None = None
@@ -40,13 +42,16 @@ class Process:
     name: str
     world: World
     kind: Callable[[str, float], Ownership] = Ownership
+    lease_s: float = LEASE_S
     frozen: bool = False
     connected: bool = True
+    #: The durable is another one, and it has not heard of it.
+    deceived: bool = False
     inbox: deque[Request] = field(default_factory=deque)
     outbox: deque[Request] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        self.own = self.kind(self.name, LEASE_S)
+        self.own = self.kind(self.name, self.lease_s)
         self.lanes: KeyLanes[str, Item] = LANES(MAX_IN_FLIGHT)
         self.hand: dict[int, Item] = {}
         self.unwinding: list[Item] = []
@@ -85,11 +90,11 @@ class Process:
     def look(self) -> None:
         """Before anything else of the process runs, each time."""
         if self.own.lapsed(self.now):
-            trusted = self.own_proof + LEASE_S * margins.TRUST_SHARE
+            trusted = self.own_proof + self.lease_s * margins.TRUST_SHARE
             for item in self.hand.values():
                 if item.running:
                     # Thawed after its time: it unwinds before anything else runs here.
-                    item.ends_by = min(self.now + UNWIND_S, trusted)
+                    item.ends_by = min(self.now + self.lease_s * UNWIND_SHARE, trusted)
                     if item.ends_by > self.now:
                         self.unwinding.append(item)
             self.hand.clear()
@@ -113,7 +118,7 @@ class Process:
         self._pull()
         self._look_after()
         if self.asked is not None:
-            if self.now - self.asked[1] < 2.0:
+            if self.now - self.asked[1] < self.own.request_s:
                 return
             step, self.asked = self.asked[0], None
             self.own.failed(step, self.now)
@@ -133,7 +138,8 @@ class Process:
         elif step_due is Step.UNPIN:
             self.outbox.append(("unpin", ticket))
         else:
-            self.outbox.append(("write", ticket, self.own.wanted_record, self.own.revision))
+            record, revision = self.own.wanted_record, self.own.revision
+            self.outbox.append(("write", ticket, record, revision, step_due))
 
     # As `KeyedAcks` does it, in steps of the model.
 
@@ -210,7 +216,7 @@ class Process:
             if kind == "read":
                 self.own.read(rest[1], rest[2], self.now)
             elif kind == "looked":
-                self.own.looked(rest[1], rest[2], rest[3], self.now)
+                self.own.looked(rest[1], rest[2], rest[3], self.now, rest[4])
             elif kind == "wrote":
                 self.own.wrote(step, rest[1], sent_at, self.now)
                 if step is not Step.RENEW and rest[1] is not None:
@@ -235,7 +241,8 @@ class Process:
         fate = self.own.arrived(pin, count, sequence, in_hand=sequence in self.hand, now=self.now)
         if fate is Fate.NEW:
             key = self.world.keys[sequence]
-            item = self.hand[sequence] = Item(key, sequence)
+            self.world.check_count(self, sequence)
+            item = self.hand[sequence] = Item(key, sequence, self.world.server.stream)
             self.lanes.push(key, item)
             self.ask_if_needed()
         elif fate is Fate.SETTLED:
@@ -275,6 +282,7 @@ class Process:
         if not self.own.may_settle(self.now):
             raise AssertionError(f"{self}: a handler ran on after its time")
         del self.hand[item.sequence]
-        self.world.finished.add(item.sequence)
+        if item.stream == self.world.server.stream:
+            self.world.finished.add(item.sequence)
         self.finished.add(item.sequence)
         self.ack(item)

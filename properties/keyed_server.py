@@ -6,13 +6,15 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from shove_actors.backends._owner_record import OwnerRecord
+from shove_actors.backends._owner_record import OwnerRecord, lost_record
+from shove_actors.backends._ownership import Step
 
 if TYPE_CHECKING:
     from keyed_process import Process
 
 PIN_S = 4.0
-ACK_WAIT_S = 12.0
+#: The longest lease of all processes, and the durable's ack wait.
+LEASE_S = 12.0
 CREDIT = 6
 
 Request = tuple[Any, ...]
@@ -35,6 +37,15 @@ class Server:
         self.newest = 0
         self.record: OwnerRecord | None = None
         self.revision = 0
+        self.revisions = 0
+        #: When somebody has written where there was nothing.
+        self.first_at = float("-inf")
+        #: Which one it is among all streams of that name; and of the record, whether there was one.
+        self.stream = 1
+        self.had_record = False
+        #: How often somebody was written down as the owner; and that number, when a message came.
+        self.claims = 0
+        self.claims_at: dict[int, int] = {}
         self.pin: str | None = None
         self.pins = 0
         self.pin_until = 0.0
@@ -48,6 +59,7 @@ class Server:
     def publish(self, key: str) -> int:
         self.newest += 1
         self.stored[self.newest] = key
+        self.claims_at[self.newest] = self.claims
         self.serve()
         return self.newest
 
@@ -81,6 +93,24 @@ class Server:
         self.pending.clear()
         self.again.clear()
         self.serve()
+
+    def recreate(self) -> None:
+        """The stream and its durable are deleted and made again. The record stays."""
+        self.stream += 1
+        self.stored.clear()
+        self.claims_at.clear()
+        self.newest = self.count = self.read_up_to = 0
+        self.pending.clear()
+        self.again.clear()
+        self.pulls.clear()
+        self.pin = None
+        self.written = (0, 0, {})
+
+    def lose_record(self, *, marked: bool) -> None:
+        """`marked`: by somebody who deleted it. Else with its bucket; the next one counts on."""
+        self.record = None
+        self.revisions += marked
+        self.revision = self.revisions if marked else 0
 
     def settle(self, sequence: int) -> None:
         """By sequence, whoever says so; what was not delivered since a rewind is ignored."""
@@ -118,7 +148,7 @@ class Server:
             else:
                 self.read_up_to = sequence
             self.count += 1
-            self.pending[sequence] = self.now + ACK_WAIT_S
+            self.pending[sequence] = self.now + LEASE_S
             pull.wants -= 1
             if not pull.wants:
                 self.pulls.remove(pull)
@@ -158,14 +188,20 @@ class Server:
             if process is not None:
                 self.pull(Pull(process, *rest))
         elif kind == "read":
-            answer("read", rest[0], self.record, self.revision)
+            lost = lost_record(LEASE_S) if self.had_record else None
+            answer("read", rest[0], self.record or lost, self.revision)
         elif kind == "look":
-            answer("looked", rest[0], self.pin, self.floor, self.read_up_to)
+            answer("looked", rest[0], self.pin, self.floor, self.read_up_to, str(self.stream))
         elif kind == "write":
-            ticket, record, revision = rest
+            ticket, record, revision, step = rest
             if revision == self.revision:
-                self.revision += 1
+                self.revisions += 1
+                if not self.revision:
+                    self.first_at = self.now
+                self.revision = self.revisions
                 self.record = record
+                self.had_record = True
+                self.claims += step is Step.CLAIM
                 answer("wrote", ticket, self.revision)
             else:
                 answer("wrote", ticket, None)

@@ -1,17 +1,20 @@
 """(K): at most one handler per key, and the order of each key, in every history of owners.
 
 Two or three processes share a shard: pins that move, lapses, rewinds, restarts that forget, frozen
-and killed processes, connections that are cut, and settles and writes that the server reads late.
-In the end everything is settled.
+and killed processes, connections that are cut, settles and writes that the server reads late,
+records that are lost, and streams that are made anew. Leases differ. In the end everything is
+settled.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+from keyed_histories import LEASES
 from keyed_model import World
 
 from shove_actors.backends._ownership import Step
@@ -23,9 +26,13 @@ WHO = st.integers(0, 2)
 
 
 class KeyedMachine(RuleBasedStateMachine):
-    @initialize(processes=st.integers(2, 3), first=st.lists(st.sampled_from("abc"), max_size=6))
-    def begin(self, processes: int, first: list[str]) -> None:
-        self.world = World(processes)
+    @initialize(
+        processes=st.integers(2, 3),
+        first=st.lists(st.sampled_from("abc"), max_size=6),
+        leases=st.sampled_from(LEASES),
+    )
+    def begin(self, processes: int, first: list[str], leases: Sequence[float]) -> None:
+        self.world = World(processes, leases=leases)
         for key in first:
             self.world.publish(key)
 
@@ -139,6 +146,18 @@ class KeyedMachine(RuleBasedStateMachine):
     @rule()
     def rewind(self) -> None:
         self.world.rewind()
+
+    @rule(marked=st.booleans())
+    def lose_record(self, marked: bool) -> None:
+        self.world.lose_record(marked=marked)
+
+    @rule(seconds=st.sampled_from([1.0, 6.0]), marked=st.booleans())
+    def lost_while_cut_off(self, seconds: float, marked: bool) -> None:
+        self.world.lost_while_cut_off(seconds, marked=marked)
+
+    @rule()
+    def recreate(self) -> None:
+        self.world.recreate()
 
     @rule(who=WHO)
     def leave(self, who: int) -> None:

@@ -32,6 +32,31 @@ class HalfWait(Ownership):
         return super()._free_at() - self.lease_s / 2
 
 
+class WaitsItsOwn(Ownership):
+    """Waits for its own lease, whatever the owner's is."""
+
+    def _free_at(self) -> float:
+        free_at = super()._free_at()
+        return min(free_at, self._since + self.lease_s)
+
+
+class LostIsFree(Ownership):
+    """Takes a record that was lost for one that never was."""
+
+    def _free_at(self) -> float:
+        lost = self.record is not None and not self.record.owner
+        return float("-inf") if lost else super()._free_at()
+
+
+class CountsOfAnotherStream(Ownership):
+    """Does not see that the stream is another one."""
+
+    def looked(
+        self, pinned: str | None, floor: int, high: int, now: float, stream: str = ""
+    ) -> None:
+        super().looked(pinned, floor, high, now)
+
+
 class WaitsOnce(Ownership):
     """Goes on waiting from its first look, although the record was renewed since."""
 
@@ -120,15 +145,19 @@ class NoConflict(Ownership):
 class LooksAway(Ownership):
     """Does not care whom the server has pinned."""
 
-    def looked(self, pinned: str | None, floor: int, high: int, now: float) -> None:
-        super().looked(self.pin, floor, high, now)
+    def looked(
+        self, pinned: str | None, floor: int, high: int, now: float, stream: str = ""
+    ) -> None:
+        super().looked(self.pin, floor, high, now, stream)
 
 
 class NeverLetsGo(Ownership):
     """Keeps a shard whose messages go to somebody else."""
 
-    def looked(self, pinned: str | None, floor: int, high: int, now: float) -> None:
-        super().looked(pinned, floor, high, now)
+    def looked(
+        self, pinned: str | None, floor: int, high: int, now: float, stream: str = ""
+    ) -> None:
+        super().looked(pinned, floor, high, now, stream)
         self.leaving = False
 
 
@@ -144,6 +173,9 @@ class BelievesUnseen(Ownership):
 DEFECTS = (
     NoWait,
     HalfWait,
+    WaitsItsOwn,
+    LostIsFree,
+    CountsOfAnotherStream,
     WaitsOnce,
     ProofAtAnswer,
     NoRewind,
@@ -229,7 +261,8 @@ class RetriesLast(KeyLanes[str, object]):
         behind = self._behind.get(key)
         if behind:
             behind.append(self._first[key])
-            self._first[key] = behind.pop(0)
+            self._first[key] = behind[0]
+            del behind[0]
         super().again(key, due)
 
 

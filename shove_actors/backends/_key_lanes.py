@@ -7,6 +7,7 @@ Pure: no clock, no lane, no trio; the caller tells what came, what ended and wha
     ended ---> it is settled, but the server may not know it: its place is free, its key unproven
     again ---> the head stays the head, and its key (nobody else's) waits until it is due
     drop ----> it is nobody's any more; its key goes on
+    wind_down: keys that have something in flight are not started again; `go_on`: they are
 
 Unproven: the next one of a key is given out once the server is known to have read how the one
 before was settled. One answer proves all that was sent before its question, so most settles are
@@ -50,6 +51,8 @@ K = TypeVar("K", bound=Hashable)
 
 #: So many settles that nobody waits for are sent before a question is asked for them.
 UNPROVEN_MOST: Final = 128
+#: What waits behind a key is a list up to so many: taking its first moves all others.
+LIST_MOST: Final = 64
 
 
 class KeyLanes(Generic[K, T]):
@@ -57,6 +60,7 @@ class KeyLanes(Generic[K, T]):
 
     __slots__ = (
         "_asked",
+        "_barred",
         "_behind",
         "_blocked",
         "_count",
@@ -67,6 +71,7 @@ class KeyLanes(Generic[K, T]):
         "_in_flight",
         "_max",
         "_ready",
+        "_stopped",
         "_tickets",
         "_urgent",
     )
@@ -78,11 +83,14 @@ class KeyLanes(Generic[K, T]):
         #: By key: in flight, ready, or waiting for its next try, or for a proof.
         self._first: dict[K, T] = {}
         #: What waits behind it; not there if nothing does, as is the rule with many keys.
-        #: Lists, and none is long: a deque takes 600 bytes, and longer to make than to use.
-        self._behind: dict[K, list[T]] = {}
+        #: Lists while they are short: a deque takes 600 bytes, and longer to make than to use.
+        self._behind: dict[K, list[T] | deque[T]] = {}
         #: Keys whose first item may be taken.
         self._ready: deque[K] = deque()
         self._in_flight: set[K] = set()
+        #: Keys that are not started any more, and those of them that were ready since.
+        self._barred: frozenset[K] = frozenset()
+        self._stopped: list[K] = []
         #: Unproven, by key: not asked for, asked for, and to be looked for one by one.
         self._fresh: dict[K, T] = {}
         self._asked: dict[K, T] = {}
@@ -134,6 +142,8 @@ class KeyLanes(Generic[K, T]):
             behind = self._behind.get(key)
             if behind is not None:
                 behind.append(item)
+                if len(behind) == LIST_MOST and isinstance(behind, list):
+                    self._behind[key] = deque(behind)
             else:
                 self._behind[key] = [item]
             return
@@ -141,7 +151,10 @@ class KeyLanes(Generic[K, T]):
         if key in self._fresh:
             self._urgent = True
         elif key not in self._asked and key not in self._doubted:
-            self._ready.append(key)
+            if key in self._barred:
+                self._stopped.append(key)
+            else:
+                self._ready.append(key)
             return
         self._blocked[key] = None
 
@@ -167,6 +180,12 @@ class KeyLanes(Generic[K, T]):
         self._in_flight.remove(key)
         self._count -= 1
         if self._next_of(key):
+            self._is_ready(key)
+
+    def _is_ready(self, key: K) -> None:
+        if key in self._barred:
+            self._stopped.append(key)
+        else:
             self._ready.append(key)
 
     def _next_of(self, key: K) -> bool:
@@ -175,7 +194,7 @@ class KeyLanes(Generic[K, T]):
             del self._first[key]
             return False
         behind = self._behind[key]
-        self._first[key] = behind.pop(0)
+        self._first[key] = behind.pop(0) if isinstance(behind, list) else behind.popleft()
         if not behind:
             del self._behind[key]
         return True
@@ -195,9 +214,23 @@ class KeyLanes(Generic[K, T]):
         """Those that are due by now are ready. How many there were."""
         count = 0
         while self._delayed and self._delayed[0][0] <= now:
-            self._ready.append(heapq.heappop(self._delayed)[2])
+            self._is_ready(heapq.heappop(self._delayed)[2])
             count += 1
         return count
+
+    def wind_down(self) -> None:
+        """Keys that have something in flight now are not started again; all others are."""
+        self._barred = frozenset(self._in_flight)
+
+    def goes_on(self, key: K) -> None:
+        """This one is started again, too. Nothing of it has ended since `wind_down`."""
+        self._barred -= {key}
+
+    def go_on(self) -> None:
+        """All are started again."""
+        self._barred = frozenset()
+        self._ready.extend(self._stopped)
+        self._stopped.clear()
 
     # ------------------------------------------------------------------ what the server has read
 
@@ -242,7 +275,7 @@ class KeyLanes(Generic[K, T]):
         if self._blocked:
             for key in [key for key in self._blocked if key in asked]:
                 del self._blocked[key]
-                self._ready.append(key)
+                self._is_ready(key)
 
     def doubt(self) -> None:
         """What was sent so far may not have been read, whatever is answered from now on."""
@@ -270,7 +303,7 @@ class KeyLanes(Generic[K, T]):
         del self._doubted[key]
         if key in self._blocked:
             del self._blocked[key]
-            self._ready.append(key)
+            self._is_ready(key)
 
     # ------------------------------------------------------------------ all at once
 
@@ -282,6 +315,7 @@ class KeyLanes(Generic[K, T]):
                 dropped.append(self._first.pop(key))
             dropped.extend(self._behind.pop(key, ()))
         self._ready.clear()
+        self._stopped.clear()
         self._delayed.clear()
         self._blocked.clear()
         self._urgent = False

@@ -82,6 +82,15 @@ class KeyedBuffer(LaneBuffer):
         if self.lanes.ripen(now):
             self._offer()
 
+    def wind_down(self) -> None:
+        """Start nothing more of the keys that have something in flight now."""
+        self.lanes.wind_down()
+
+    def go_on(self) -> None:
+        """All keys again."""
+        self.lanes.go_on()
+        self._offer()
+
     def _offer(self) -> None:
         if not self._woken and self._lot and self.lanes.startable:
             self._wake_one()

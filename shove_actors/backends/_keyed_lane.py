@@ -16,6 +16,13 @@ Invariants
 * RETRY is carried out here, not by the server: the delivery stays in hand, in front of its key.
 * What is in hand is never given back: whoever owns the shard next rewinds the durable.
 
+Letting go for another process to have its share (`let_go`) has two phases, because one handler that
+is slow would hold all keys up for as long as it runs. Winding down: what is in handlers at that
+moment is noted; its keys are not started again, all others are (and those whose handler ends well
+and soon: they are not what is waited for). When the noted ones have ended (at the latest by their
+time-out), it is left as at any other time: nothing is started, and what runs ends, which began
+since and is no slower than a handler is.
+
 Nothing has to be kept alive for the server: it delivers what is in hand for longer than the ack
 wait again to whoever is pinned. That is us, and it is recognised (`Fate.AGAIN`).
 """
@@ -25,6 +32,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import trio
 
@@ -42,6 +50,9 @@ from ._pinned import PinnedDurable
 from ._port import LaneSpec, LaneStatistics
 
 logger = logging.getLogger("shove_actors.backends.keyed")
+
+#: A key whose handler ends well within this time of winding down is started again.
+SOON_S: Final = 1.0
 
 
 class KeyedLane:
@@ -62,6 +73,9 @@ class KeyedLane:
         #: Called when the shard was taken, is to be let go of, or is not ours any more.
         self.on_change: Callable[[], None] | None = None
         self._known_as = (False, False)
+        #: Winding down: what was in handlers when that began, and is still.
+        self._noted: set[Delivery] | None = None
+        self._soon_until = 0.0
         self._closing = False
         #: No pull of this ownership is left.
         self._left = False
@@ -72,7 +86,7 @@ class KeyedLane:
             self.ownership, durable, self._buffer, self._held, spec.credit, spec.ack_wait_s
         )
         self._received = 0
-        self._requests = OwnerRequests(spec, durable, self.ownership)
+        self._requests = OwnerRequests(spec, durable, self.ownership, self.fail)
         self.ownership.connected = durable.connected
         self.wake_next = self._buffer.wake_next
 
@@ -105,21 +119,46 @@ class KeyedLane:
     @property
     def owned(self) -> bool:
         """Whether this process handles the shard, and is not letting go of it."""
-        return self.ownership.starts
+        return self.ownership.starts and self._noted is None
 
     @property
     def leaving(self) -> bool:
-        return self.ownership.leaving
+        return self.ownership.leaving or self._noted is not None
+
+    @property
+    def winding_down(self) -> bool:
+        """Leaving, and `stand_by(True)` still makes it stay."""
+        return self._noted is not None
 
     def let_go(self) -> None:
-        """Let somebody else have the shard, once what runs has ended."""
+        """Let somebody else have the shard, once what runs has ended: see the module."""
+        if not self.owned:
+            return
+        self._noted = {delivery for delivery in self._taken if not delivery.lost}
+        self._soon_until = trio.current_time() + SOON_S
+        self._buffer.wind_down()
+        if not self._noted:
+            self._leave()
+
+    def _ended_noted(self, delivery: Delivery) -> None:
+        """Its handler has ended, while winding down."""
+        assert self._noted is not None
+        self._noted.discard(delivery)
+        if not self._noted:
+            self._leave()
+
+    def _leave(self) -> None:
         self.ownership.leave()
         self._look(trio.current_time())
         self._ask.set()
 
     def stand_by(self, wanted: bool) -> None:
-        """Whether to take the shard when nobody has it."""
+        """Whether to take the shard when nobody has it, or to keep it when winding down."""
         own = self.ownership
+        if wanted and self._noted is not None:
+            self._noted = None
+            self._buffer.go_on()
+            return
         if self._closing or own.wanted == wanted:
             return
         if wanted:
@@ -170,13 +209,20 @@ class KeyedLane:
             return
         sequence = delivery.sequence
         del self._held[sequence]
+        self._pulls.freed(delivery.size)
+        if self._noted is not None and now < self._soon_until and delivery in self._noted:
+            self._buffer.lanes.goes_on(delivery.key)
         self.acks.send(delivery, seen=sequence <= self.ownership.seen)
         if self._pulls.has_room:
             self._pulls.top_up(now)
+        if self._noted is not None:
+            self._ended_noted(delivery)
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
         if self._ends(delivery, trio.current_time()):
             self._retry(delivery, delay_s or 0.0)
+            if self._noted is not None:
+                self._ended_noted(delivery)
 
     def renew(self, delivery: Delivery) -> None:
         """There is one lease for all, and it is renewed by `run`."""
@@ -191,6 +237,8 @@ class KeyedLane:
         if not dropped and self._held.get(delivery.sequence) is delivery:
             # The worker thought better of it, the shard is still ours.
             self._retry(delivery, 0.0)
+            if self._noted is not None:
+                self._ended_noted(delivery)
 
     def _ends(self, delivery: Delivery, now: float) -> bool:
         """Its handler has ended. False: too late, nothing may be said."""
@@ -221,6 +269,7 @@ class KeyedLane:
         if not self.ownership.starts:
             # Leaving: whoever comes next has it from the server.
             del self._held[delivery.sequence]
+            self._pulls.freed(delivery.size)
             self._buffer.drop(delivery)
             return
         after = self._delivery(
@@ -314,6 +363,7 @@ class KeyedLane:
             delivery.arrived_at = now
             delivery.key = self._key_of(delivery)
             self._held[sequence] = delivery
+            pulls.took(delivery.size)
             self._buffer.push(delivery)
             self.acks.ask_if_needed()
             if not pulls.requested:
@@ -434,12 +484,15 @@ class KeyedLane:
         elif own.leaving and not self._left:
             self._left = True
             self._pulls.stop()
+            self._noted = None
+            self._buffer.lanes.go_on()
         if not own.owns:
             self._left = False
         elif own.leaving and len(self._buffer):
             for delivery in self._buffer.take_all():
                 delivery.settled = delivery.lost = True
                 del self._held[delivery.sequence]
+                self._pulls.freed(delivery.size)
         if self._known_as != (own.owns, own.leaving):
             self._known_as = own.owns, own.leaving
             if self.on_change is not None:
@@ -458,6 +511,8 @@ class KeyedLane:
         for delivery in self._buffer.reset():
             delivery.settled = delivery.lost = True
         self._held.clear()
+        self._pulls.bytes = 0
+        self._noted = None
         self.acks.doubt()
         for delivery in list(self._taken):
             delivery.lost = True

@@ -14,6 +14,13 @@ PULLS_PER_PIN: Final = 2
 #: What is handled or could be at once is kept at so many times what may run at once. More would
 #: only lie in memory until it is cold: measured, a sixth of the processor time of a message.
 AHEAD: Final = 3
+#: Bytes that one shard may have in hand, headers and payloads together. Above it nothing more is
+#: asked for. What was asked for before may still come: as much as was thought to fit.
+BYTES_MOST: Final = 32 << 20
+#: Of a message, as long as none has come. After that the largest of the latest ones counts.
+BYTES_GUESSED: Final = 1 << 20
+#: After a rewind, what is in hand comes again: so many are asked for at once.
+AGAIN_MOST: Final = 512
 _NEVER: Final = float("inf")
 
 
@@ -21,7 +28,9 @@ class KeyedPulls:
     """Of one lane. `held`: what is in hand, which counts against the credit.
 
     The credit is for keys that are stuck, or have a backlog: what waits for one of its key leaves
-    room for others. As long as enough of what is here can be handled, less is asked for.
+    room for others. As long as enough of what is here can be handled, less is asked for. Whenever
+    it is not, any room is asked for, however little of the credit is left: waiting for more of it
+    would be waiting for keys that are stuck.
     """
 
     __slots__ = (
@@ -32,6 +41,8 @@ class KeyedPulls:
         "_every_s",
         "_held",
         "_own",
+        "_size",
+        "bytes",
         "count",
         "credit",
         "due",
@@ -60,6 +71,9 @@ class KeyedPulls:
         self.count = 0
         #: Asked for and not here yet.
         self.requested = 0
+        #: Of what is in hand; and how large the next one may be.
+        self.bytes = 0
+        self._size = BYTES_GUESSED
         #: When the next one has to be sent, so that the pin is kept.
         self.due = -_NEVER
         self.grant(credit)
@@ -67,16 +81,44 @@ class KeyedPulls:
     def grant(self, credit: int) -> None:
         """How many may be in hand."""
         self.credit = credit
-        #: Room for so many is worth a request.
+        #: So many fewer than there should be to be handled are worth a request.
         self.refill = (min(credit, self._ahead_most) + 1) // 2
+
+    def took(self, size: int) -> None:
+        """One of so many bytes is in hand."""
+        self.bytes += size
+        self._size = max(size, self._size - (self._size - size >> 3), 1)
+
+    def freed(self, size: int) -> None:
+        """It is not any more."""
+        self.bytes -= size
 
     @property
     def has_room(self) -> bool:
-        return self._room - self.requested >= self.refill
+        """Whether to ask now, when one of those that were in hand was settled."""
+        requested = self.requested
+        if self._ahead_most - self._buffer.lanes.ahead - requested < self.refill:
+            return False
+        room = self._room - requested
+        return room >= self.refill or (room > 0 and not requested)
+
+    @property
+    def _comes_again(self) -> bool:
+        """The durable was rewound: what comes is in hand, and before it there is nothing new."""
+        return self._own.seen < self._own.last and bool(self._held)
 
     @property
     def _room(self) -> int:
-        return min(self.credit - len(self._held), self._ahead_most - self._buffer.lanes.ahead)
+        """How many more may be in hand, or on their way."""
+        held = len(self._held)
+        if self._comes_again:
+            return min(held, AGAIN_MOST)
+        left = BYTES_MOST - self.bytes
+        return min(
+            self.credit - held,
+            self._ahead_most - self._buffer.lanes.ahead,
+            left // self._size + 1 if left > 0 else 0,
+        )
 
     def again(self) -> None:
         """Whatever was sent: it is time for another one."""
@@ -104,7 +146,9 @@ class KeyedPulls:
         room -= self.requested
         if now >= self.due:
             batch = max(1, room)
-        elif room > 0 and (own.few or not self.requested or room >= self.refill):
+        elif (room > 0 and (not self.requested or own.few)) or (
+            room >= self.refill and not self._comes_again
+        ):
             batch = room
         else:
             return

@@ -11,7 +11,8 @@ Two things are kept apart:
   sends messages to. It moves whenever the server thinks so: after a pause in pulling, on a
   restart, when an operator says so. It is what wakes a standby, and *nothing is concluded from it*.
 * **The record** (`_owner_record.py`) says who may have handlers running. It is a lease: changed by
-  compare-and-swap only, renewed every third of `lease_s` by writing it anew.
+  compare-and-swap only, renewed every third of `lease_s` by writing it anew. It names its owner's
+  `lease_s`, which may be another one than ours.
 
     standing by --(a message comes: we are pinned)--> taking --> owner --> leaving --> standing by
                                                         ^           |
@@ -19,20 +20,28 @@ Two things are kept apart:
 
 Taking a shard over
     1  read the record. It was handed on, or never was: go on. Otherwise wait until it has not
-       changed for `lease_s` *by our clock, since we have read it*.
+       changed for the longer of its owner's lease and ours, *by our clock, since we have read it*.
+       A record that is gone is waited for in the same way, from when that was first seen.
     2  look at the durable: still pinned to us? What may the one before have had in hand?
-    3  compare-and-swap the record. It changed meanwhile: from 1.
+    3  compare-and-swap the record, as it was a moment ago. It changed meanwhile: from 1.
     4  rewind the durable to its ack floor. Everything unsettled is delivered again, in the order of
        the stream, counted from 1. Until number 1 comes, whatever comes is thrown away.
 
 Why at most one handler per key runs (K)
-    Let w be when the last successful write of the old owner left it. It cancels its handlers when
-    0.75 x lease_s have passed since w, and settles nothing after 0.95. The new owner has read that
-    very write (or a later state, then the write is not the last), so it began to wait after w, and
-    claims not before w + lease_s; and it claims only if nothing was written since. So handlers of
-    two owners never run at the same time, whatever the server does with pins, if a second is about
-    as long on both machines (half of the 0.117 of a lease that `_margins.py` leaves, at most).
-    Within one owner `KeyLanes` keeps it.
+    Let w be when the last successful write of the old owner left it, and L its lease, which that
+    write names. It cancels its handlers when 0.75 x L have passed since w, and settles nothing
+    after 0.95. The new owner has read that very write (or a later state, then the write is not the
+    last), so it began to wait after w, and claims not before w + L; and it claims only if nothing
+    was written since. So handlers of two owners never run at the same time, whatever the server
+    does with pins, if a second is about as long on both machines (half of the 0.117 of a lease that
+    `_margins.py` leaves, at most). Within one owner `KeyLanes` keeps it.
+When the record is lost
+    an owner's next write fails, it reads that there is none, and gives up. One that is cut off ends
+    its handlers by w + 0.75 x L, as ever, and w was before the loss, so before anybody saw it. Who
+    sees it waits for L, which is not written anywhere any more: the longest of our own lease, the
+    one of the record that we saw last, and the one that the backend thinks possible. In a bucket
+    that is made anew no revision comes again (`nats/_owners.py`), except that there is none. So
+    what proves that nothing was written since is the revision *and* having read it a moment ago.
 Why the order of a key holds
     Deliveries are taken only in an unbroken count from 1, after a rewind that was asked for while
     the record was ours. A hole in the count (something went to somebody else, or was lost on the
@@ -51,8 +60,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from . import _margins as margins
-from ._owner_record import OwnerRecord, claimed
+from ._owner_record import OwnerRecord, claimed, lost_record
 from ._owner_steps import Fate as Fate
 from ._owner_steps import Step as Step
 
@@ -61,8 +72,15 @@ _NEVER: Final = float("inf")
 LOOK_SHARE: Final = 1 / 10
 LOOK_LEAST_S: Final = 0.1
 LOOK_MOST_S: Final = 1.0
-#: A request that was not answered is sent again after this long.
+#: How long a request may take before its answer counts as lost. Of an owner's the share is what
+#: leaves time for a renewal whose answer is lost, reading, and another renewal, before 0.75.
+REQUEST_S: Final = 2.0
+REQUEST_SHARE: Final = 1 / 6
+#: Others lose only time.
+PATIENT_SHARE: Final = 1 / 2
+#: A request that was not answered is sent again after this long, or this share of the lease.
 AGAIN_S: Final = 0.25
+AGAIN_SHARE: Final = 1 / 24
 #: After a rewind was confirmed, deliveries from before it may still arrive for this long.
 STRAGGLE_S: Final = 1.0
 
@@ -96,11 +114,15 @@ class Ownership:
         self.seen = 0
         self._lapsed = False
         self._known = False
+        #: There was a record, with the lease that it named last.
+        self._had_one = False
+        self._had_lease_s = 0.0
         self._since = _NEVER
         self._read_at = -_NEVER
         self._looked = False
         self._floor = 0
         self._high = 0
+        self._stream = ""
         self._doubt = False
         self._look_at = -_NEVER
         self._renew_at = _NEVER
@@ -116,6 +138,7 @@ class Ownership:
         self._unpin = False
         self._pause_until = -_NEVER
         self._every_s = min(LOOK_MOST_S, max(LOOK_LEAST_S, lease_s * LOOK_SHARE))
+        self._again_s = min(AGAIN_S, lease_s * AGAIN_SHARE)
 
     def __repr__(self) -> str:
         state = "leaving" if self.leaving else "owner" if self.owns else "standby"
@@ -132,6 +155,11 @@ class Ownership:
         if self.owns:
             return not self.leaving
         return self.wanted and not self._unpin
+
+    @property
+    def request_s(self) -> float:
+        """How long the present request may take before its answer counts as lost."""
+        return min(REQUEST_S, self.lease_s * (REQUEST_SHARE if self.owns else PATIENT_SHARE))
 
     @property
     def few(self) -> bool:
@@ -211,11 +239,13 @@ class Ownership:
     def recreated(self) -> None:
         """The durable is another one, of another stream perhaps: sequences mean nothing any more.
 
-        So everything in hand is given up, as when the lease has lapsed.
+        So everything in hand is given up, as when the lease has lapsed; also what an ownership of
+        before has left unproven, whose acknowledgement would settle another message.
         """
         self.pin = None
         self._looked = False
         self.abandon()
+        self._lapsed = True
 
     # ------------------------------------------------------------------ from this process
 
@@ -285,8 +315,17 @@ class Ownership:
             return (Step.READ, now) if now >= poll_at else (None, min(poll_at, free_at))
         if not self._looked:
             return Step.LOOK, now
+        if now > self._read_at + 2 * self._every_s:
+            # We were stopped, or looking took long: see the module.
+            return Step.READ, now
         self.wanted_record = claimed(
-            self.record, self.owner, floor=self._floor, high=self._high, ours=self._ours
+            self.record,
+            self.owner,
+            floor=self._floor,
+            high=self._high,
+            ours=self._ours,
+            lease_s=self.lease_s,
+            stream=self._stream,
         )
         return Step.CLAIM, now
 
@@ -321,13 +360,13 @@ class Ownership:
         if self.record is None or self.record.handed_on or self._ours:
             # Ours: we know it, and nothing of that time is in hand.
             return -_NEVER
-        return self._since + self.lease_s
+        return self._since + max(self.lease_s, self.record.lease)
 
     # ------------------------------------------------------------------ answers
 
     def failed(self, step: Step, now: float) -> None:
         """No answer, or none that says anything."""
-        self._pause_until = now + AGAIN_S
+        self._pause_until = now + self._again_s
         if step is Step.REWIND:
             self._rewind = self.owns
             self._given_back = self.leaving
@@ -341,8 +380,17 @@ class Ownership:
             self.pin = None
 
     def read(self, record: OwnerRecord | None, revision: int, now: float) -> None:
-        """The record as the server has it; `now`: when the answer was here."""
+        """The record as the server has it; `now`: when the answer was here.
+
+        None: there is none, and as far as the backend knows never was.
+        """
         self._read_at = now
+        if record is not None and record.owner:
+            self._had_lease_s = record.lease
+        elif self._had_one or record is not None:
+            # Lost. What we have seen of it, the backend may not know.
+            record = lost_record(max(self._had_lease_s, record.lease if record else 0.0))
+        self._had_one = record is not None
         if self.owns:
             self._verify = False
             if record is None or record.owner != self.owner or record.handed_on:
@@ -353,13 +401,16 @@ class Ownership:
                 return
             self.record, self.revision = record, revision
             return
-        if not self._known or revision != self.revision:
+        if not self._known or (record, revision) != (self.record, self.revision):
             self._since = now
         self._known = True
         self.record, self.revision = record, revision
 
-    def looked(self, pinned: str | None, floor: int, high: int, now: float) -> None:
-        """Who is pinned, up to where everything is settled, and the last that was delivered."""
+    def looked(
+        self, pinned: str | None, floor: int, high: int, now: float, stream: str = ""
+    ) -> None:
+        """Who is pinned, up to where everything is settled, the last that was delivered, and which
+        stream that is among all of its name."""
         if self.owns:
             if pinned is None:
                 # Nobody: the next pull without an id gets it, ours perhaps.
@@ -377,7 +428,7 @@ class Ownership:
             self._looked = False
             return
         self._looked = True
-        self._floor, self._high = floor, high
+        self._floor, self._high, self._stream = floor, high, stream
 
     def wrote(self, step: Step, revision: int | None, sent_at: float, now: float) -> None:
         """A write was answered. `revision` None: somebody else had written."""
@@ -398,6 +449,7 @@ class Ownership:
         elif not self.owns:
             return
         self.record, self.revision = record, revision
+        self._had_one, self._had_lease_s = True, record.lease
         if step is Step.RELEASE:
             self._let_go(record, revision)
             return
@@ -434,6 +486,4 @@ class Ownership:
 
 
 def _with(record: OwnerRecord, *, high: int, handed_on: bool = False) -> OwnerRecord:
-    return OwnerRecord(
-        owner=record.owner, handed_on=handed_on, high=max(high, record.high), lost=record.lost
-    )
+    return replace(record, handed_on=handed_on, high=max(high, record.high))

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final, Protocol
 
 from ._delivery import Delivery
+from ._owner_record import OwnerRecord
 
 #: The server's patience with an owner that does not pull, as a share of the lease; and bounds.
 PIN_SHARE: Final = 1 / 3
@@ -55,16 +56,21 @@ class PinnedDurable(Protocol):
         """Wait until the server has read all acknowledgements."""
         ...
 
-    async def read_owner(self) -> tuple[bytes | None, int]:
-        """The record and its revision; 0 if there is none."""
+    async def read_owner(self) -> tuple[OwnerRecord | None, int]:
+        """The record and its revision; 0 if there is none.
+
+        None only if nobody can ever have had the shard; a record that is not there any more is
+        a `lost_record`. Where records are kept is made again if it is gone.
+        """
         ...
 
     async def write_owner(self, record: bytes, revision: int) -> int | None:
         """Its new revision. None: it is not at `revision` any more."""
         ...
 
-    async def look(self) -> tuple[str | None, int, int]:
-        """Who is pinned, up to which sequence all is settled, and the last one delivered."""
+    async def look(self) -> tuple[str | None, int, int, str]:
+        """Who is pinned, up to which sequence all is settled, the last one delivered, and which
+        stream it is among all that had its name."""
         ...
 
     async def rewind(self) -> None: ...

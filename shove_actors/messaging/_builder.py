@@ -33,6 +33,7 @@ class TopologyBuilder:
     _shards: int | None = field(default=None, kw_only=True)
     _shards_too_early: bool = field(default=False, kw_only=True)
     _keyed: int | None = field(default=None, kw_only=True)
+    _keyed_asked: bool = field(default=False, kw_only=True)
     _keyed_too_early: bool = field(default=False, kw_only=True)
     _allow_loss: bool = field(default=False, kw_only=True)
     _config: NatsStreamConfig | None = field(default=None, kw_only=True)
@@ -71,7 +72,12 @@ class TopologyBuilder:
         others stand by. Without it a lane handles one message at a time, whichever process gets
         it. Needs nats-server 2.14 or newer, which `declare` checks. See docs/keyed.md.
         """
-        return replace(self, _keyed=max_in_flight, _keyed_too_early=self._failure is None)
+        return replace(
+            self,
+            _keyed=max_in_flight,
+            _keyed_asked=True,
+            _keyed_too_early=self._failure is None,
+        )
 
     def allow_message_loss(self) -> TopologyBuilder:
         """Accepts that a sequenced topic has no dead-letter queue or no hold queue."""
@@ -107,6 +113,11 @@ class TopologyBuilder:
             raise TopologyError(
                 "keyed was called before sequenced: call sequenced(SequenceFailure.SKIP) first, "
                 "only sequenced topics have lanes"
+            )
+        if self._keyed_asked and self._keyed is None:
+            raise TopologyError(
+                f"keyed(None) on {_names.shown(self.queue)}: give a whole number, as in "
+                "keyed(256), or leave keyed out to handle one message of a lane at a time"
             )
         if self._subjects == ():
             raise TopologyError(

@@ -19,10 +19,12 @@ from shove_actors.messaging import KEY, Topology, decode_key
 
 from ._worker import Worker
 
-#: What one process may have in hand of a shard, in multiples of what it handles at once: so many
-#: messages of keys that are stuck leave room for the others.
+#: What one process may have in hand of a shard: so many messages of keys that are stuck leave room
+#: for the others. Large, because it is used by nothing else (`KeyedPulls` asks for what can be
+#: handled soon), and because a shard whose stuck keys fill it stands still. At least so many, and
+#: so many times what it handles at once.
+BACKLOG_LEAST: Final = 10_000
 BACKLOG: Final = 8
-BACKLOG_LEAST: Final = 256
 #: A message without its key in a header is decoded to learn it, unless it was delivered more often
 #: than this: it may be the decoder that ends the process.
 DECODED_AT_MOST: Final = 3

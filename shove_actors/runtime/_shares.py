@@ -1,13 +1,19 @@
 """How many shards of a keyed topic a process should have. Pure.
 
 Every process that consumes the topic writes an entry of its own again and again, and looks at those
-of the others. One whose entry has not changed for a lease, by our clock, counts as gone. With n
-processes each is to have at most ceil(shards / n) shards: who has more lets go of one after
-another, and only who has fewer stands by for those. So a shard that is let go of finds somebody
-(n x share is never less than the number of shards), and nobody gets one too many.
+of the others. One whose entry has not changed for a lease, by our clock, counts as gone. The names
+of the entries have an order that all see alike, and in which whoever has come later is later. The
+process at place i of n (from 0) is to have ceil((shards - i) / n): these shares make up all shards,
+each is shards / n rounded up or down, and they follow from who is there, and from nothing else. So:
 
-Processes see each other come and go at slightly different times. Meanwhile a shard may be let go of
-once too often; nothing but time is lost by that.
+* who has more than its share lets go of one after another, and only who has less stands by for
+  those. A shard that is let go of finds somebody, as somebody has too few when one has too many;
+* a process that comes, and so is the last, makes no other one's share larger, one that goes makes
+  no other one's smaller. So no shard moves between two of those that stay.
+
+Processes see each other come and go at slightly different times, and several may take what has
+become free at once. Meanwhile a shard may be let go of once too often; nothing but time is lost by
+that.
 """
 
 from __future__ import annotations
@@ -38,8 +44,12 @@ class Presence:
 
     def alive(self, now: float) -> int:
         """How many processes there are, this one included."""
+        return self.place(now)[1]
+
+    def place(self, now: float) -> tuple[int, int]:
+        """How many of the others come before this one, and how many processes there are."""
         others = [n for n in self._seen if n != self._own and not self._is_stale(n, now)]
-        return 1 + len(others)
+        return sum(name < self._own for name in others), 1 + len(others)
 
     def gone(self, now: float) -> dict[str, int]:
         """Entries that nobody will write again, with their revisions."""
@@ -51,13 +61,20 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What to do: let go of one shard, or stand by for those that are not ours."""
+    """What to do: let go of one shard, keep one that is winding down, or stand by for others."""
 
-    let_go: bool
-    stand_by: bool
+    let_go: bool = False
+    keep: bool = False
+    stand_by: bool = False
 
 
-def share_of(*, shards: int, processes: int, owned: int, leaving: int) -> Share:
-    """`owned`: how many this process has, without the `leaving` ones it is letting go of."""
-    most = -(-shards // processes)
+def share_of(
+    *, shards: int, place: int, processes: int, owned: int, leaving: int = 0, winding_down: int = 0
+) -> Share:
+    """`owned`: how many this process has, without the `leaving` ones it is letting go of, of which
+    some are only `winding_down`. `place`: among the `processes`, from 0.
+    """
+    most = -(-(shards - place) // processes)
+    if owned < most and winding_down:
+        return Share(keep=True)
     return Share(let_go=owned > most and not leaving, stand_by=owned < most)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from shove_actors._errors import UsageError
-from shove_actors.backends._key_lanes import UNPROVEN_MOST, KeyLanes
+from shove_actors.backends._key_lanes import LIST_MOST, UNPROVEN_MOST, KeyLanes
 
 KEYS = "abcd"
 
@@ -180,6 +180,53 @@ def test_dropping_leaves_what_is_in_flight() -> None:
     assert len(lanes.keys()) == 0
 
 
+def test_many_behind_one_key_stay_in_order() -> None:
+    lanes: KeyLanes[str, int] = KeyLanes(4)
+    many = 3 * LIST_MOST
+    for number in range(many):
+        lanes.push("a", number)
+    found = []
+    while (item := lanes.take()) is not None:
+        found.append(item)
+        if item == LIST_MOST:
+            lanes.push("a", many)
+        lanes.drop("a")
+    assert found == list(range(many + 1))
+    assert len(lanes.keys()) == 0
+
+
+def test_winding_down_starts_the_others_only() -> None:
+    lanes = filled(3, "aabbcc")
+    assert take_all(lanes) == ["a0", "b2", "c4"]
+    lanes.drop("c")
+    assert len(lanes) == 5
+    lanes.wind_down()
+    lanes.push("d", "d6")
+    assert take_all(lanes) == ["c5"]
+    lanes.drop("a")
+    lanes.ended("b")
+    assert take_all(lanes) == ["d6"], "a is ready, and stopped"
+    lanes.ask()
+    lanes.answered()
+    lanes.drop("c")
+    lanes.push("c", "c7")
+    assert take_all(lanes) == ["c7"], "b is proven, and stopped; c began after that"
+    assert lanes.startable == 0
+    lanes.drop("d")
+    lanes.go_on()
+    assert take_all(lanes) == ["a1", "b3"]
+
+
+def test_what_is_stopped_is_dropped_with_the_rest() -> None:
+    lanes = filled(1, "aab")
+    assert lanes.take() == "a0"
+    lanes.wind_down()
+    lanes.drop("a")
+    assert lanes.drop_waiting() == ["a1", "b2"]
+    lanes.go_on()
+    assert take_all(lanes) == []
+
+
 def test_a_limit_below_one_is_refused() -> None:
     with pytest.raises(UsageError, match="max_in_flight=0"):
         KeyLanes(0)
@@ -204,13 +251,14 @@ class AgainstAList(RuleBasedStateMachine):
         #: When each key last had its turn.
         self.turn: dict[str, int] = {}
         self.turns = 0
+        self.barred: set[str] = set()
 
     def _first(self, key: str) -> int:
         return next(item for other, item in self.hand if other == key)
 
     def _ready(self) -> set[str]:
         keys = {key for key, _ in self.hand}
-        busy = {*self.flying, *self.fresh, *self.asked, *self.doubted}
+        busy = {*self.flying, *self.fresh, *self.asked, *self.doubted, *self.barred}
         return {k for k in keys if k not in busy and self.due.get(k, 0.0) <= self.now}
 
     @rule(key=st.sampled_from(KEYS))
@@ -311,6 +359,17 @@ class AgainstAList(RuleBasedStateMachine):
         assert sorted(self.lanes.drop_waiting()) == dropped
         self.hand = kept
         self.due.clear()
+
+    @rule()
+    def wind_down(self) -> None:
+        self.lanes.go_on()
+        self.lanes.wind_down()
+        self.barred = set(self.flying)
+
+    @rule()
+    def go_on(self) -> None:
+        self.lanes.go_on()
+        self.barred.clear()
 
     @invariant()
     def counts(self) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from shove_actors.backends._owner_record import (
     REMEMBERED,
     OwnerRecord,
     claimed,
     decode_owner,
     encode_owner,
+    lost_record,
 )
 from shove_actors.backends._ownership import Fate, Ownership, Step
 
@@ -86,6 +89,109 @@ def test_a_wait_that_began_before_the_pin_counts() -> None:
     assert step(own, 11.0) is Step.READ
     own.read(OwnerRecord(owner="other"), 5, 11.0)
     assert step(own, 12.0) is Step.LOOK
+
+
+def test_the_longer_lease_has_to_pass() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(OwnerRecord(owner="other", lease=20.0), 5, 0.0)
+    own.read(OwnerRecord(owner="other", lease=20.0), 5, 19.9)
+    assert step(own, 19.9) is None
+    assert step(own, 20.0) is Step.LOOK
+
+
+def test_a_shorter_lease_than_ours_is_waited_for_as_ours() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(OwnerRecord(owner="other", lease=1.0), 5, 0.0)
+    own.read(OwnerRecord(owner="other", lease=1.0), 5, 11.9)
+    assert step(own, 11.9) is None
+
+
+def test_the_lease_is_written_with_each_record() -> None:
+    own = owner()
+    assert own.record is not None
+    assert own.record.lease == LEASE_S
+    assert step(own, 4.0) is Step.RENEW
+    assert own.wanted_record is not None
+    assert own.wanted_record.lease == LEASE_S
+
+
+def test_a_record_that_is_lost_has_to_stay_lost_for_a_lease() -> None:
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(lost_record(), 0, 1.0)
+    own.read(lost_record(), 0, 12.9)
+    assert step(own, 12.9) is None
+    assert step(own, 13.0) is Step.LOOK
+
+
+def test_a_record_that_was_seen_is_lost_whatever_the_backend_thinks() -> None:
+    """It waits for the lease that the record named."""
+    own = Ownership("me", LEASE_S)
+    own.read(OwnerRecord(owner="other", lease=20.0), 5, 0.0)
+    pinned(own)
+    own.read(None, 0, 1.0)
+    own.read(None, 0, 20.9)
+    assert step(own, 20.9) is None
+    assert step(own, 21.0) is Step.LOOK
+
+
+def test_another_record_at_the_same_revision_is_another_one() -> None:
+    """A bucket that was made anew counts from 1 again."""
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(OwnerRecord(owner="other"), 1, 0.0)
+    own.read(OwnerRecord(owner="third"), 1, 11.9)
+    assert step(own, 12.0) is None
+
+
+def test_a_claim_follows_a_reading() -> None:
+    """After a pause, the same revision may be that of another bucket."""
+    own = Ownership("me", LEASE_S)
+    pinned(own)
+    own.read(OwnerRecord(owner="other"), 3, 0.0)
+    own.read(OwnerRecord(owner="other"), 3, 12.0)
+    assert step(own, 12.0) is Step.LOOK
+    own.looked("pin", 0, 1, 12.0)
+    assert step(own, 40.0) is Step.READ
+    own.read(OwnerRecord(owner="third"), 3, 40.0)
+    assert step(own, 40.0) is None
+
+
+def test_an_owner_whose_record_is_gone_is_none() -> None:
+    own = owner()
+    take(own, 1, 1)
+    assert step(own, 4.0) is Step.RENEW
+    own.wrote(Step.RENEW, None, 4.0, 4.0)
+    assert step(own, 4.0) is Step.READ
+    own.read(None, 0, 4.0)
+    assert not own.owns
+    assert own.lapsed(4.0)
+    own.read(None, 0, 4.1)
+    assert step(own, 15.0) is Step.READ, "waits as anybody else"
+
+
+@pytest.mark.parametrize("lease_s", [1.0, 3.0, 12.0, 30.0])
+def test_one_lost_answer_does_not_cost_the_shard(lease_s: float) -> None:
+    """There is time to find out whether it was written, and to write again."""
+    own = Ownership("me", lease_s)
+    pinned(own)
+    own.read(None, 0, 0.0)
+    own.looked("pin", 0, 1, 0.0)
+    assert step(own, 0.0) is Step.CLAIM
+    own.wrote(Step.CLAIM, 1, 0.0, 0.0)
+    now = lease_s / 3
+    assert step(own, now) is Step.RENEW
+    now += own.request_s
+    own.failed(Step.RENEW, now)
+    nothing, now = own.next(now, 0)
+    assert nothing is None
+    assert step(own, now) is Step.READ
+    now += own.request_s
+    own.read(own.record, 2, now)
+    assert step(own, now) is Step.RENEW
+    assert now < own.lapses_at
 
 
 def test_somebody_else_was_faster() -> None:
@@ -248,6 +354,14 @@ def test_a_durable_that_is_made_anew_ends_the_ownership() -> None:
     assert not own.owns
 
 
+def test_nor_is_anything_kept_of_an_ownership_of_before() -> None:
+    """What it has left unproven would be acknowledged in the other stream."""
+    own = Ownership("me", LEASE_S)
+    own.recreated()
+    assert own.lapsed(0.1)
+    assert not own.lapsed(0.1)
+
+
 # ------------------------------------------------------------------ the record
 
 
@@ -267,6 +381,19 @@ def test_what_was_handed_on_was_delivered_but_killed_nobody() -> None:
     assert after.lost == ()
 
 
+def test_counts_are_of_one_stream() -> None:
+    """Its sequences begin again when it is deleted and declared anew."""
+    record = claimed(None, "a", floor=0, high=0, stream="first")
+    for number in range(4):
+        record = claimed(record, f"o{number}", floor=0, high=20, stream="first")
+    assert record.deliveries(1) == 5
+    assert claimed(record, "b", floor=0, high=20, stream="first").deliveries(1) == 6
+    assert claimed(record, "b", floor=0, high=1, stream="second").deliveries(1) == 1
+    assert claimed(record, "b", floor=0, high=20).deliveries(1) == 6, "not known: the same"
+    left = OwnerRecord(owner="a", handed_on=True, high=20, stream="first")
+    assert claimed(left, "b", floor=0, high=1, stream="second").deliveries(1) == 1
+
+
 def test_settled_ranges_are_forgotten_and_there_are_never_many() -> None:
     record = claimed(None, "a", floor=0, high=0)
     for number in range(1, 200):
@@ -276,9 +403,18 @@ def test_settled_ranges_are_forgotten_and_there_are_never_many() -> None:
 
 
 def test_a_record_survives_the_wire() -> None:
-    record = OwnerRecord(owner="a", handed_on=True, high=9, lost=((1, 4), (2, 9)))
+    spans = ((1, 4), (2, 9))
+    record = OwnerRecord(
+        owner="a", handed_on=True, high=9, lost=spans, lease=2.5, stream="2026-11-30T01:00:00Z"
+    )
     assert decode_owner(encode_owner(record)) == record
     assert decode_owner(None) is None
+
+
+def test_a_record_without_a_lease_is_read() -> None:
+    found = decode_owner(b'{"owner":"a","handed_on":true,"high":7,"lost":[[1,2]]}')
+    assert found == OwnerRecord(owner="a", handed_on=True, high=7, lost=((1, 2),))
+    assert (found.lease, found.stream) == (0.0, "")
 
 
 def test_what_nobody_can_read_belongs_to_somebody() -> None:

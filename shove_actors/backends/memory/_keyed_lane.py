@@ -11,6 +11,7 @@ import trio
 from shove_actors._errors import TopicNotDeclared, TopologyError
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._keyed_lane import KeyedLane
+from shove_actors.backends._owner_record import OwnerRecord, decode_owner, lost_record
 from shove_actors.backends._pinned import pin_timeout
 from shove_actors.backends._port import LaneSpec
 
@@ -174,20 +175,28 @@ class MemoryPinned:
 
     async def first_stored(self, sequence: int) -> float:
         await self.backend.reach_server()
-        return min((s for s in self._messages if s >= sequence), default=float("inf"))
+        stream = self.backend.server.streams.get(self._record[0])
+        found = None if stream is None else stream.at_or_after(sequence)
+        return float("inf") if found is None else found.sequence
 
-    async def read_owner(self) -> tuple[bytes | None, int]:
+    async def read_owner(self) -> tuple[OwnerRecord | None, int]:
         await self.backend.reach_server()
-        return self.backend.server.owners.get(self._record, (None, 0))
+        value, revision = self.backend.server.owners.get(self._record, (None, 0))
+        if value is None and (revision or self.durable.owned):
+            return lost_record(self.durable.settings.ack_wait_s), revision
+        return decode_owner(value), revision
 
     async def write_owner(self, record: bytes, revision: int) -> int | None:
         await self.backend.reach_server()
-        return self.backend.server.write_owner(*self._record, record, revision)
+        written = self.backend.server.write_owner(*self._record, record, revision)
+        self.durable.owned = self.durable.owned or written is not None
+        return written
 
-    async def look(self) -> tuple[str | None, int, int]:
+    async def look(self) -> tuple[str | None, int, int, str]:
         await self.backend.reach_server()
         self.backend.server.advance()
-        return self.durable.pin, self.durable.floor, self.durable.last_read
+        durable = self.durable
+        return durable.pin, durable.floor, durable.last_read, str(durable.stream.number)
 
     async def rewind(self) -> None:
         await self.backend.reach_server()
@@ -206,10 +215,7 @@ class MemoryKeyedLane(KeyedLane):
     """A keyed lane, with what the backend tells all its lanes."""
 
     def __init__(self, backend: MemoryBackend, spec: LaneSpec, durable: Durable) -> None:
-        if not isinstance(durable, PinnedDurable):
-            raise TopologyError(
-                f"durable {spec.durable!r} was made for one message at a time: delete it first"
-            )
+        assert isinstance(durable, PinnedDurable)
         self._backend = backend
         self._pinned = MemoryPinned(backend, spec, durable)
         self._pinned.lane = self

@@ -1,6 +1,8 @@
-"""Durables that deliver to one process at a time, as nats-server 2.15.1 has them.
+"""Durables that may deliver to one process at a time, as nats-server 2.15.1 has them.
 
-Rules
+Whether one does is a setting (`pin_timeout_s`), and may be changed in place.
+
+Rules of one that does
 * The first request that names no pin, while nobody is pinned and there is something to deliver,
   pins its sender under a name that was never used before.
 * A request that names the pin keeps it for the time-out; deliveries do not. Nothing else ends it
@@ -19,7 +21,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from ._durable import Durable, PullRequest
+from ._durable import Durable, DurableSettings, PullRequest
 
 _numbers = itertools.count(1)
 #: Among the deadlines of a durable, which are by sequence: that of its pin.
@@ -47,10 +49,32 @@ class PinnedRequest(PullRequest):
 
 
 class PinnedDurable(Durable):
-    """A durable whose settings have a `pin_timeout_s`."""
+    """A durable; pinned while its settings have a `pin_timeout_s`."""
 
     pin: str | None = None
+    #: Somebody was written down as its owner, once. A server has the age of the bucket for that.
+    owned = False
     _pin_until = float("-inf")
+
+    @property
+    def _pins(self) -> bool:
+        return self.settings.pin_timeout_s is not None
+
+    def reconfigure(self, settings: DurableSettings) -> None:
+        pinned_before = self._pins
+        super().reconfigure(settings)
+        if self._pins != pinned_before:
+            # Requests of the one kind say nothing to the other.
+            self.pin = None
+            for request in self._requests:
+                request.wants, request.queued = 0, False
+            self._requests.clear()
+
+    def wants(self, subject: str) -> bool:
+        pattern = self.settings.filter_subject
+        if pattern is None or "*" in pattern or ">" in pattern:
+            return super().wants(subject)
+        return subject == pattern  # asked of every stored message when it is created
 
     @property
     def floor(self) -> int:
@@ -85,17 +109,20 @@ class PinnedDurable(Durable):
         self._touch(self)
 
     def rewind(self) -> None:
-        self._last_read = self.floor
+        floor, stored = self.floor, self.stream.messages
+        # Only what was read: all that comes after it is unread as it is, and may be very much.
+        again = [
+            sequence
+            for sequence in range(floor + 1, self._last_read + 1)
+            if sequence in stored and self.wants(stored[sequence].subject)
+        ]
+        self._last_read = floor
         self.deliveries = 0
         self.pending.clear()
         self._redeliver.clear()
         self._unwritten.clear()
-        self._unread = deque(
-            message.sequence
-            for message in self.stream.messages.values()
-            if message.sequence > self._last_read and self.wants(message.subject)
-        )
-        self.unread = len(self._unread)
+        self._unread.extendleft(reversed(again))
+        self.unread += len(again)
         self._touch(self)
 
     def restarted(
@@ -105,6 +132,9 @@ class PinnedDurable(Durable):
         self.pin = None
 
     def dispatch(self, now: float) -> None:
+        if not self._pins:
+            super().dispatch(now)
+            return
         self._requests = deque(r for r in self._requests if r.wants > 0 and self._open(r, now))
         if not self._requests or not self._deliverable():
             return

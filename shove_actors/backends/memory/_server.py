@@ -223,8 +223,7 @@ class MemoryServer:
                 durable.reconfigure(settings)
             return durable
         self._check_filter(holder, settings)
-        kind = Durable if settings.pin_timeout_s is None else PinnedDurable
-        durable = kind(
+        durable = PinnedDurable(
             holder,
             settings,
             timers=self._timers,

@@ -365,6 +365,9 @@ class NatsBackend:
         found = Found()
         server_id = self.connection.server_id
         start = partial(patiently, connection=self.connection, waits=True)
+        if keyed:
+            # Before the durables: its age against theirs says whether it is the first one.
+            await start(partial(self._ensure_owners, keyed[0].stream))
         identities = await start(partial(ensure_durables, self.js, specs, found))
         pauses: dict[str, float] = {}
         unsure = specs[0].max_ack_pending == 1 and bool(found.fresh or found.silent)
@@ -375,8 +378,6 @@ class NatsBackend:
             pauses.update(dict.fromkeys(found.fresh, margins.DELETED_GRACE_S))
         for stream in {spec.stream for spec in specs}:
             self._hear_deletions(stream)
-        if keyed:
-            await start(partial(self._ensure_owners, keyed[0].stream))
         opened: list[Lane] = []
         for spec in specs:
             identity = identities.get(spec.durable, "")

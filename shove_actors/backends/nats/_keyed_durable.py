@@ -14,20 +14,23 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from shove_actors._errors import ShoveError
+from shove_actors._errors import PermissionDenied, ShoveError, StreamNotFound
 from shove_actors.backends._delivery import Delivery
 from shove_actors.backends._keyed_lane import KeyedLane
+from shove_actors.backends._owner_record import OwnerRecord, decode_owner, lost_record
+from shove_actors.backends._owner_requests import forbidden
 from shove_actors.backends._pinned import pin_timeout
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import (
     JetStream,
     header_value,
+    parse_time_ns,
     pub,
     status_of,
 )
 from shove_actors.messaging import owners_bucket
 
-from ._owners import read_owner, write_owner
+from ._owners import bucket_made_ns, ensure_owners, read_owner, write_owner
 from ._pinning import GROUP
 from ._pull import Verdict, verdict_of
 from ._recovery import Recovery
@@ -120,7 +123,12 @@ class NatsPinned:
         self.lane.acks.answered(ticket)
 
     async def first_stored(self, sequence: int) -> float:
-        found = await self._js.next_message(self._spec.stream, sequence)
+        try:
+            found = await self._js.next_message(self._spec.stream, sequence)
+        except PermissionDenied as exc:
+            # Keys whose settle is in doubt would wait for ever.
+            self.lane.on_denied(forbidden(self._spec, exc))
+            raise
         return _NEVER if found is None else found.sequence
 
     async def confirm(self) -> bool:
@@ -137,19 +145,42 @@ class NatsPinned:
             self._last_acked = None
         return answer.status is None
 
-    async def read_owner(self) -> tuple[bytes | None, int]:
-        return await read_owner(self._js, self._bucket, self._name)
+    async def read_owner(self) -> tuple[OwnerRecord | None, int]:
+        try:
+            value, revision = await read_owner(self._js, self._bucket, self._name)
+        except StreamNotFound:
+            await ensure_owners(self._js, self._bucket, self._spec.stream)
+            value, revision = None, 0
+        if value is not None:
+            return decode_owner(value), revision
+        return await self._missing(trace=revision > 0), revision
+
+    async def _missing(self, *, trace: bool) -> OwnerRecord | None:
+        """There is no record: whether it was lost, and how long its owner may go on.
+
+        `trace`: there was one for sure. The durable knows more: its ack wait is the longest of all
+        who use it; and an acknowledgement, which only an owner sends, is counted in its floor.
+        """
+        info = await self._js.call(f"CONSUMER.INFO.{self._spec.stream}.{self._spec.durable}")
+        trace = trace or int(info["ack_floor"]["consumer_seq"]) > 0
+        if not trace:
+            made_ns = await bucket_made_ns(self._js, self._bucket)
+            if made_ns <= parse_time_ns(info["created"]):
+                return None
+        return lost_record(int(info["config"].get("ack_wait") or 0) / _NS)
 
     async def write_owner(self, record: bytes, revision: int) -> int | None:
         return await write_owner(self._js, self._bucket, self._name, record, revision)
 
-    async def look(self) -> tuple[str | None, int, int]:
+    async def look(self) -> tuple[str | None, int, int, str]:
+        stream = await self._js.call(f"STREAM.INFO.{self._spec.stream}")
         info = await self._js.call(f"CONSUMER.INFO.{self._spec.stream}.{self._spec.durable}")
         pinned: str | None = None
         for group in info.get("priority_groups") or ():
             if group.get("group") == GROUP:
                 pinned = group.get("pinned_client_id") or None
-        return pinned, int(info["ack_floor"]["stream_seq"]), int(info["delivered"]["stream_seq"])
+        floor, high = info["ack_floor"]["stream_seq"], info["delivered"]["stream_seq"]
+        return pinned, int(floor), int(high), str(stream["created"])
 
     async def rewind(self) -> None:
         await self._js.call(f"CONSUMER.RESET.{self._spec.stream}.{self._spec.durable}", {})

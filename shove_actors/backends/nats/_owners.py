@@ -3,9 +3,17 @@
 One entry per shard, by its number, changed by compare-and-swap only (`backends/_ownership.py`).
 Reads ask the stream's leader: one that lags would show a record that was renewed since, which only
 costs a refused write, but also one that was handed on and has been claimed since.
+
+No record is an answer, too: "nobody ever had this shard, take it". So whether that is so, or the
+record was lost, must not be guessed. The bucket is made before the durables are: one that is
+younger than a durable has taken the place of another, which may have had the record. And it does
+not count from 1: a write that was meant for the other bucket, and is read late, must not find the
+revision there that it expects. So a bucket begins with the milliseconds of the time of its making.
 """
 
 from __future__ import annotations
+
+import dataclasses
 
 import msgspec
 
@@ -18,7 +26,7 @@ from shove_actors._errors import (
     TopicNotDeclared,
     UnavailableError,
 )
-from shove_actors.jetstream import JetStream, StreamConfig
+from shove_actors.jetstream import JetStream, StreamConfig, parse_time_ns
 from shove_actors.messaging import bucket_stream, bucket_subject, encode_headers
 
 #: Another write came first: there are two numbers for it.
@@ -62,18 +70,29 @@ async def ensure_owners(js: JetStream, bucket: str, stream: str) -> None:
             f"there is no stream {stream!r}; call `await broker.declare(topic)` first"
         ) from exc
     try:
-        await js.create_stream(owners_config(bucket, replicas))
+        first = js.clock.now_ns() // 1_000_000
+        await js.create_stream(
+            dataclasses.replace(owners_config(bucket, replicas), first_seq=first)
+        )
     except StreamNameInUse:
         pass  # another process was faster, or an operator has changed it
 
 
 async def read_owner(js: JetStream, bucket: str, name: str) -> tuple[bytes | None, int]:
-    """The record and its revision."""
+    """The record and its revision; 0 if there is no trace of it. A delete marker has a revision.
+
+    Raises `StreamNotFound` if the bucket is gone.
+    """
     try:
         message = await js.get_last_message(bucket_stream(bucket), bucket_subject(bucket, name))
-    except (StreamNotFound, MessageNotFound):
+    except MessageNotFound:
         return None, 0
     return message.data or None, message.sequence
+
+
+async def bucket_made_ns(js: JetStream, bucket: str) -> int:
+    """When, by the server's clock. Raises `StreamNotFound`."""
+    return parse_time_ns((await js.call(f"STREAM.INFO.{bucket_stream(bucket)}"))["created"])
 
 
 async def list_owners(js: JetStream, bucket: str) -> dict[str, int]:
