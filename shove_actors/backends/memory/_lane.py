@@ -73,6 +73,8 @@ class MemoryLane:
         self._tickets = 0
         self._at_once = 0
         self._unprocessed: set[int] = set()
+        #: The same of a shard, also when `confirm` has given up on them.
+        self._unread: set[int] = set()
         self._all_processed: trio.Event | None = None
 
     def __repr__(self) -> str:
@@ -261,6 +263,7 @@ class MemoryLane:
         def carried_out() -> None:
             action()
             self._unprocessed.discard(ticket)
+            self._unread.discard(ticket)
             if self._all_processed is not None and not self._unprocessed:
                 self._all_processed.set()
 
@@ -287,10 +290,12 @@ class MemoryLane:
         if self._spec.max_ack_pending != 1:
             return
         backend, connection = self._backend, self._backend.link.connection
+        self._unread.add(ticket)
 
         def check() -> None:
-            if ticket in self._unprocessed and backend.link.connection == connection:
+            if ticket in self._unread and backend.link.connection == connection:
                 backend.drop_connection()
+            self._unread.discard(ticket)
 
         server = backend.server
         trusted_until = delivery.leased_at + self._spec.ack_wait_s * LEASE_SHARE

@@ -195,6 +195,26 @@ async def test_stalled_settles_after_the_ack_wait(
         await nothing_comes(theirs, 60)
 
 
+async def test_a_settle_that_its_lane_has_given_up_on_is_not_read_after_its_lease(
+    memory: MemoryServer, world: World, autojump_clock: Clock
+) -> None:
+    """A drain asks whether its settles were read, for a while; the guard has more patience."""
+    async with world.process() as one, world.process() as other, world.process() as third:
+        await one.stored(1)
+        lane = await one.lane(ack_wait_s=10.0, max_ack_pending=1)
+        held = await receive(lane)
+        memory.faults.stall(one.backend)
+        lane.nak(held)
+        assert not await lane.confirm()
+        theirs = await other.lane(ack_wait_s=10.0, max_ack_pending=1)
+        with trio.fail_after(11):
+            again = await theirs.receive()
+        waits = await third.lane(ack_wait_s=10.0, max_ack_pending=1)
+        memory.faults.unstall(one.backend)
+        await nothing_comes(waits, 5.0)
+        theirs.ack(again)
+
+
 async def test_stalled_publish_times_out_and_is_stored_late(
     memory: MemoryServer, world: World, autojump_clock: Clock
 ) -> None:
