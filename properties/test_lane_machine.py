@@ -63,6 +63,9 @@ def _sequenced(policy: SequenceFailure) -> SequencedTopic[Note]:
 class NoteMachine(MessagingMachine):
     """With what only a drawn plan does otherwise: durables are deleted, streams are full."""
 
+    #: So that a message which is too large needs little memory.
+    options: ClassVar = {"max_message_size": 2000}
+
     def make(self, number: int, key: str) -> Note:
         return Note(number, key)
 
@@ -87,7 +90,12 @@ class PlainMachine(NoteMachine):
 
     batch = _SIZES["plain"][_PROFILE][1]
     topic = Topic(Note, TopologyBuilder("orders").hold_queue(1).hold_queue(3).dlq().build())
-    options: ClassVar = {"consumers": 2, "prefetch": 20, "concurrent_processing": True}
+    options: ClassVar = {
+        **NoteMachine.options,
+        "consumers": 2,
+        "prefetch": 20,
+        "concurrent_processing": True,
+    }
 
 
 class SerialMachine(NoteMachine):
@@ -96,6 +104,7 @@ class SerialMachine(NoteMachine):
     batch = _SIZES["serial"][_PROFILE][1]
     topic = PlainMachine.topic
     options: ClassVar = {
+        **NoteMachine.options,
         "consumers": (1, 3),
         "prefetch": 20,
         "autoscaler": AutoscalerConfig(poll_interval=1.0, hysteresis=1.0, cooldown=2.0),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from shove_actors.messaging import _retry, _routing
+from shove_actors.runtime._handler_clock import HandlerClock
 from shove_actors.runtime._judge import Judge
+from shove_actors.runtime._replay_lane import ReplayLane
 from shove_actors.runtime._worker import Worker
 
 from ._defect import Defect, edit
@@ -196,5 +198,23 @@ BUDGETS = (
         by="property",
         machines=("routing",),
         plants=(edit(_routing, "before_handling", ("if retries_by_nak(topology):", "if False:")),),
+    ),
+    Defect(
+        name="no-handler-timeout",
+        wrong="A handler may take as long as it likes.",
+        by="B end",
+        machines=("plain", "skip"),
+        plants=(edit(HandlerClock, "begin", ("if self.timeout_s is None:", "if True:")),),
+    ),
+    Defect(
+        name="replay-charges-every-letter",
+        wrong="Each dead letter answers for all processes killed while its key was replayed.",
+        by="test",
+        machines=("test",),
+        tests=(
+            "tests/runtime/test_replay_trouble.py"
+            "::test_a_letter_does_not_answer_for_those_before_it",
+        ),
+        plants=(edit(ReplayLane, "_begin", ("if now == 1:", "if True:")),),
     ),
 )

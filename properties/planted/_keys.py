@@ -271,4 +271,70 @@ KEYS = (
             ),
         ),
     ),
+    Defect(
+        name="replay-retry-at-once",
+        wrong="A dead letter that is to be retried is handled again without its delay.",
+        by="B",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                _replay_lane.ReplayLane,
+                "nak",
+                ("self._due = trio.current_time() + (delay_s or 0.0)", "pass"),
+            ),
+        ),
+    ),
+    Defect(
+        name="lookup-fails-open",
+        wrong="When it cannot be found out whether a key is poisoned, its message is handled.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                Gated,
+                "_look_up",
+                (
+                    "        await self._unmark()\n"
+                    "        self._not_now(delivery, exc)\n"
+                    "        return None",
+                    "        return True",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="crash-does-not-poison",
+        wrong="A message that kills its processes is given up, and its key goes on.",
+        by="P",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "condemn",
+                (
+                    "if CONTROL in headers:",
+                    "if CONTROL in headers or verdict.reason is DeathReason.CRASHED:",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="poisoned-remembered",
+        wrong="A process that has seen a poisoned key takes it for poisoned after its release.",
+        by="B O",
+        machines=("fail_all",),
+        plants=(
+            edit(
+                PoisonGate,
+                "look_up",
+                (
+                    "record = (await self.book.find(key)).record",
+                    "bad = self.__dict__.setdefault('bad', {})\n"
+                    "    record = bad.get(key) or (await self.book.find(key)).record\n"
+                    "    if record is not None:\n"
+                    "        bad[key] = record",
+                ),
+            ),
+        ),
+    ),
 )

@@ -7,6 +7,7 @@ from shove_actors.backends.memory._backend import MemoryBackend
 from shove_actors.backends.memory._durable import Durable
 from shove_actors.backends.memory._lane import MemoryLane
 from shove_actors.runtime import _lease
+from shove_actors.runtime._group import ConsumerGroup
 from shove_actors.runtime._lease import LeaseKeeper
 from shove_actors.runtime._registration import Registration
 from shove_actors.runtime._scaled_pool import ScaledPool
@@ -321,6 +322,25 @@ LANES = (
                 Worker,
                 "_take_until_slow",
                 ("if scope.cancel_called and not delivery.lost:", "if False:"),
+            ),
+        ),
+    ),
+    Defect(
+        name="drain-cancels",
+        wrong="A group that drains cancels its handlers at once.",
+        by="B",
+        machines=("skip", "plain"),
+        plants=(
+            edit(
+                ConsumerGroup,
+                "_drain",
+                (
+                    "if drain_timeout <= 0:",
+                    "if True:\n"
+                    "        for registration in self._registrations:\n"
+                    "            registration.kill()\n"
+                    "    if drain_timeout <= 0:",
+                ),
             ),
         ),
     ),

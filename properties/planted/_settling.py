@@ -177,4 +177,84 @@ SETTLING = (
             ),
         ),
     ),
+    Defect(
+        name="hop-spoils-payload",
+        wrong="What is stored in a hold queue is not the payload that was published.",
+        by="L B",
+        machines=("plain", "serial"),
+        plants=(
+            edit(
+                Settler,
+                "_hop",
+                ("publish(where, delivery.payload,", "publish(where, delivery.payload + b'}',"),
+            ),
+        ),
+    ),
+    Defect(
+        name="letter-spoils-payload",
+        wrong="A dead letter lacks the last byte of its payload.",
+        by="L",
+        machines=("fail_all", "plain"),
+        plants=(
+            edit(
+                Settler,
+                "_bury",
+                (
+                    "await self.publisher.publish(dlq, delivery.payload, block, watch)",
+                    "await self.publisher.publish(dlq, delivery.payload[:-1], block, watch)",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="redelivery-is-undecodable",
+        wrong="A message that is delivered again is decoded without its first byte.",
+        by="B L",
+        machines=("skip", "plain"),
+        plants=(
+            edit(
+                Worker,
+                "_take_until_slow",
+                (
+                    "message = decode(payload)",
+                    "message = decode(payload if delivery.num_delivered < 2 else payload[1:])",
+                ),
+            ),
+        ),
+    ),
+    Defect(
+        name="stuck-is-acked",
+        wrong="What cannot be stored elsewhere is acknowledged instead of waiting.",
+        by="L",
+        machines=("fail_all", "plain"),
+        plants=(
+            edit(
+                Settler,
+                "stay",
+                ("delivery.lane.nak(delivery, pause)", "delivery.lane.ack(delivery)"),
+            ),
+        ),
+    ),
+    Defect(
+        name="defer-returns-at-once",
+        wrong="A message that was put off is back in its queue at once.",
+        by="B test",
+        machines=("plain", "test"),
+        tests=(
+            "tests/testing/test_simulated_ends.py"
+            "::test_what_is_put_off_comes_after_the_delay_of_the_first_hold_queue",
+        ),
+        plants=(
+            edit(
+                HoldMover,
+                "due_in_ns",
+                (
+                    "    delay_ns = round(",
+                    "    if delivery.headers.get('Shove-Defer-Count', '0') != '0':\n"
+                    "        return 0\n"
+                    "    delay_ns = round(",
+                ),
+            ),
+        ),
+    ),
 )

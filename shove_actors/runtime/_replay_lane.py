@@ -4,6 +4,19 @@ The worker takes a delivery only after the one before has entirely ended, so all
 where it asks for the next one (`receive`): what it acknowledged is deleted from the dead-letter
 queue first, what it wants to retry is handed out again after its delay, and after a final failure
 there is no next one. The lease is that of the control message, which the real lane holds.
+
+What counts against a letter. The server counts how often the control message was delivered, which
+is about all of its letters; a letter answers for the deliveries in which it may have been begun
+itself, or the one that is under way when the third process is killed would be convicted for the
+other two. So from the second delivery on, it is noted beside the control message which letter is
+about to be begun, and in which delivery that was first so:
+
+    the note names this letter        from the delivery that it says
+    behind another one                from this delivery: that one was under way until now
+    the first one, and no such note   from the delivery before this one, which may have begun it
+
+The first delivery writes nothing. A letter that ends each process is charged with each of them from
+its second on, and with the one before, so it is convicted after `max_retries + 2`, as ever.
 """
 
 from __future__ import annotations
@@ -13,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import trio
 
 from shove_actors._errors import RequestTimeout, ShoveError, UnavailableError, UsageError
@@ -53,6 +67,20 @@ class Letter:
     copies: list[int] = field(default_factory=list)
 
 
+class _Begun(msgspec.Struct):
+    """Noted beside the control message (`stored_ns` is its own): which letter is under way, by its
+    place in the topic's stream, and in which delivery of the control message it first was."""
+
+    stored_ns: int
+    letter: int
+    letter_ns: int
+    since: int
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(_Begun).decode
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """The letter that ended for good, and how."""
@@ -81,6 +109,10 @@ class ReplayLane:
         )
         self._current: Delivery | None = None
         self._tries = 0
+        #: In which delivery of the control message the first letter was begun; None: not known yet.
+        self._since: int | None = None
+        #: Some letter was done with in this delivery.
+        self._went_on = False
         #: When the first letter is to be handed out again.
         self._due = float("-inf")
         #: Acknowledged, and still in the dead-letter queue.
@@ -123,7 +155,9 @@ class ReplayLane:
             kept = await self._first_copy(self._letters[0])
             if kept is not None:
                 self.places[kept.sequence] = self._letters[0].sequence
-                self._current = self._deliver(kept)
+                if self._since is None:
+                    self._since = await self._begin(self._letters[0])
+                self._current = self._deliver(kept, self._since)
                 return self._current
             # Deleted meanwhile: a consumer of the dead letters is done with it.
             self._next()
@@ -136,7 +170,38 @@ class ReplayLane:
                 return kept
         return None
 
-    def _deliver(self, kept: Kept) -> Delivery:
+    async def _begin(self, letter: Letter) -> int:
+        """Since which delivery of the control message this letter is under way; noted."""
+        control = self._control
+        now = control.num_delivered
+        if now == 1:
+            return 1
+        since = now
+        if not self._went_on:
+            since = await self._noted(letter) or now - 1
+        note = _Begun(control.timestamp_ns, letter.sequence, letter.stored_ns, since)
+        await self._backend.write_note(control.stream, control.sequence, _encode(note))
+        return since
+
+    async def _noted(self, letter: Letter) -> int | None:
+        control = self._control
+        raw = await self._backend.read_note(control.stream, control.sequence)
+        if raw is None:
+            return None
+        try:
+            note = _decode(raw)
+        except (msgspec.DecodeError, msgspec.ValidationError):
+            return None
+        if (note.stored_ns, note.letter, note.letter_ns) != (
+            control.timestamp_ns,
+            letter.sequence,
+            letter.stored_ns,
+        ):
+            return None
+        # A durable that was deleted counts its deliveries anew.
+        return note.since if note.since < control.num_delivered else None
+
+    def _deliver(self, kept: Kept, since: int) -> Delivery:
         """As a message again: with its own id and key, without the story of its death."""
         headers = decode_headers(kept.raw_headers) if kept.raw_headers else {}
         origin = origin_of(kept.sequence, kept.timestamp_ns)
@@ -157,8 +222,7 @@ class ReplayLane:
             block,
             self._stream,
             kept.sequence,
-            # A control message that was delivered before may have died of any of its letters.
-            control.num_delivered + self._tries,
+            control.num_delivered - since + 1 + self._tries,
             kept.timestamp_ns,
             trio.current_time(),
             b"",
@@ -167,6 +231,7 @@ class ReplayLane:
     def _next(self) -> None:
         del self._letters[0]
         self._tries = 0
+        self._since, self._went_on = None, True
         self._due = float("-inf")
 
     # ------------------------------------------------------------------ settling

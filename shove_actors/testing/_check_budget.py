@@ -1,35 +1,19 @@
-"""The invariant B, and of L what the end shows. Part of `Checker`."""
+"""The invariant B, as far as it is about attempts. Part of `Checker`."""
 
 from __future__ import annotations
 
+from ._check_breach import ALMOST, LASTS_S, SOON_S, CheckPart
 from ._check_state import MessageState, TopicState
 from ._history import Event
-from ._rules import HistoryRules, HistoryViolation, Letter, Violation
+from ._rules import HistoryRules
 
-#: A delay is compared with this much of it: clocks round.
-_ALMOST = 0.999
-#: Seconds for which what goes wrong may last.
-_LASTS_S = 30.0
-#: How much later than its delay a retry may come, and be due to it rather than to a lease.
-_SOON_S = 1.0
+#: How long after its time-out a handler that nobody has told to stop may still end: in seconds, and
+#: as a share of the time-out.
+_LATE_S, _LATE = 0.5, 0.02
 
 
-class BudgetChecks:
-    """Attempts, and the reasons for which messages are given up."""
-
-    index: int
-    #: Something has gone wrong by now, a process has ended otherwise than in order.
-    _disturbed: bool
-    #: A durable was deleted: the next one counts deliveries, and so retries in place, from one.
-    _recounts: bool
-    #: Faults and killed processes so far, and the time of the last one.
-    _troubles: int
-    _trouble_at: float
-    #: When something happened last that may keep a note from being written; see `_not_noted`.
-    _noteless_at: float
-    #: When the server was restarted, and when a durable was deleted.
-    _restarts: list[float]
-    _deletions: list[float]
+class BudgetChecks(CheckPart):
+    """How often a message is tried, and when."""
 
     def _budget(self, event: Event, topic: TopicState, message: MessageState) -> None:
         """Of a handler that is called, before the message knows of it."""
@@ -66,7 +50,11 @@ class BudgetChecks:
                     "B", event, f"{event.id} is tried again, after {died} processes died of it"
                 )
         before = message.latest
-        if before is None or message.deferred:
+        if before is None:
+            return
+        if message.deferred:
+            if not self._disturbed:
+                self._deferred_enough(event, rules, message, before)
             return
         if self._disturbed:
             if before.attempt == attempt and message.failed >> attempt & 1:
@@ -86,17 +74,32 @@ class BudgetChecks:
                     f"{event.id} is tried again, although nothing was wrong with its attempt "
                     "before, nor with anything else",
                 )
-        delays = rules.retry_delays
-        if attempt == before.attempt + 1 and delays:
-            delay = delays[min(attempt, len(delays)) - 1]
+        if attempt == before.attempt + 1 and (message.asked or rules.retry_delays):
+            delay = _delay(rules, message, attempt - 1)
             waited = event.time - message.failed_at
-            if waited < delay * _ALMOST:
+            if waited < delay * ALMOST:
+                whose = "its handler asked for" if message.asked else "the delay of that retry is"
                 raise self._breach(
                     "B",
                     event,
-                    f"{event.id} comes as retry {attempt} after {waited:.3f} s; the delay of that "
-                    f"retry is {delay:g} s",
+                    f"{event.id} comes as retry {attempt} after {waited:.3f} s; {whose} "
+                    f"{delay:g} s",
                 )
+
+    def _deferred_enough(
+        self, event: Event, rules: HistoryRules, message: MessageState, before: Event
+    ) -> None:
+        """What is put off waits as long as its handler says, or as in the first hold queue."""
+        delays = rules.retry_delays
+        if before.attempt != event.attempt or not (message.asked or delays):
+            return
+        delay, waited = message.asked or delays[0], event.time - message.deferred_at
+        if waited < delay * ALMOST:
+            raise self._breach(
+                "B",
+                event,
+                f"{event.id} was put off for {delay:g} s, and comes again after {waited:.3f} s",
+            )
 
     def _most_deaths(self, message: MessageState, rules: HistoryRules) -> int:
         """How many processes may have died of a message of a shard before it is given up.
@@ -114,16 +117,15 @@ class BudgetChecks:
 
         It may if its note was not written, since its process was killed or cut off before: then it
         was not handed back either, and comes when its lease is over. One that comes after the delay
-        of its retry was handed back; and as long as only processes were killed and settles were
-        lost, a note was written by then.
+        of its retry, or at once, was handed back; and as long as only processes were killed and
+        settles were lost, a note was written by then.
         """
-        delays = rules.retry_delays
-        if event.shard is None or not delays or event.detail == "replay":
+        if event.shard is None or not rules.retry_delays or event.detail == "replay":
             return
-        if message.failed_at - self._noteless_at < _LASTS_S:
+        if message.failed_at - self._noteless_at < LASTS_S:
             return
-        waited = event.time - message.failed_at
-        if waited < delays[min(event.attempt, len(delays) - 1)] + _SOON_S:
+        waited, delay = event.time - message.failed_at, _delay(rules, message, event.attempt)
+        if waited < SOON_S or delay * ALMOST <= waited < delay + SOON_S:
             raise self._breach(
                 "B",
                 event,
@@ -131,93 +133,25 @@ class BudgetChecks:
                 "attempt has failed: it was handed back before that was noted",
             )
 
-    def _dead(self, event: Event, topic: TopicState, message: MessageState) -> None:
-        reason = message.dead = event.detail or "dead"
-        if event.key is not None:
-            topic.key(event.key).letters.setdefault(event.sequence, event.id)
-        if "B" not in topic.only:
-            return
-        if event.duplicate:
-            raise self._breach("B", event, f"{event.id} has a second dead letter of the same copy")
-        if message.replayed:
-            return  # the story of another life
-        if not event.letter:
-            # One that says which it is may be told of again, by an inventory; and who tells of it
-            # knows when each was stored, so whether the server had forgotten the one before.
-            if event.sequence in message.buried:
-                raise self._breach(
-                    "B", event, f"{event.id} has a second dead letter of the same copy"
-                )
-            message.buried += (event.sequence,)
-        most = topic.rules.max_retries
-        if reason == "max_retries_exceeded" and message.failed != (1 << most + 1) - 1:
-            failures = bin(message.failed).count("1")
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is a dead letter because its {most} retries are used up, after "
-                f"{failures} failed {'attempt' if failures == 1 else 'attempts'}",
-            )
-        if reason == "rejected" and not message.refused:
-            raise self._breach(
-                "B", event, f"{event.id} is a dead letter because it was rejected; nobody did that"
-            )
-        if reason == "crashed" and not self._may_have_killed(message, topic.rules):
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is a dead letter because it kills its process; none was killed by it",
-            )
-        if (
-            reason == "sequence_failed"
-            and topic.rules.calm
-            and event.key is not None
-            and not topic.key(event.key).ever_poisoned
-        ):
-            raise self._breach(
-                "B",
-                event,
-                f"{event.id} is a dead letter because an earlier message of its key "
-                f"{event.key!r} has failed; none has",
-            )
+    def _in_time(self, event: Event, start: Event, topic: TopicState) -> None:
+        """A handler has answered. After its time-out it must have been told to stop.
 
-    def _may_have_killed(self, message: MessageState, rules: HistoryRules) -> bool:
-        """Whether some process was killed while it tried this message, as far as one can know.
-
-        That begins with the note that its handler is about to be called, and ends when the note is
-        taken away, or the message settled. Who comes next and finds the note cannot tell whether
-        the handler had begun, nor a process that was killed from one that was cut off.
+        One that shields itself, or blocks a thread, may answer even so.
         """
-        if message.unended:
-            return True
-        if not rules.suspects:
-            return self._troubles > 0
-        if message.suspected is None:
-            return False
-        noted_at, troubles = message.suspected
-        return troubles < self._troubles or self._trouble_at > noted_at - _LASTS_S
-
-    def _held(self, event: Event, topic: TopicState) -> None:
-        if event.duplicate and "B" in topic.only:
+        limit = topic.rules.handler_timeout
+        if limit is None or event.late or not topic.rules.calm or "B" not in topic.only:
+            return
+        took = event.time - start.time
+        if took > limit + max(_LATE_S, limit * _LATE):
             raise self._breach(
-                "B", event, f"{event.detail} holds two copies of the same copy of {event.id}"
+                "B",
+                event,
+                f"the handler of {event.id} ended after {took:g} s, and nobody had told it to "
+                f"stop; its time-out is {limit:g} s",
             )
 
-    def _breach(
-        self,
-        rule: Letter,
-        event: Event,
-        sentence: str,
-        *,
-        end: bool = False,
-        about: Event | None = None,
-    ) -> HistoryViolation:
-        return HistoryViolation(
-            Violation(
-                rule=rule,
-                sentence=sentence,
-                index=None if end else self.index,
-                event=event,
-                about=about if about is not None else event,
-            )
-        )
+
+def _delay(rules: HistoryRules, message: MessageState, failed: int) -> float:
+    """Before the retry that follows the failed attempt with that retry count."""
+    delays = rules.retry_delays
+    return message.asked or delays[min(failed, len(delays) - 1)]

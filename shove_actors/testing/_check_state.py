@@ -11,9 +11,14 @@ from ._rules import HistoryRules
 class MessageState:
     __slots__ = (
         "acked",
+        "asked",
         "buried",
         "dead",
         "deferred",
+        "deferred_at",
+        "died",
+        "digests",
+        "doubtful",
         "failed",
         "failed_at",
         "final",
@@ -25,7 +30,9 @@ class MessageState:
         "refused",
         "rejected",
         "remaining",
+        "replay_acked",
         "replayed",
+        "seen",
         "sequence",
         "settled",
         "suspected",
@@ -34,6 +41,12 @@ class MessageState:
 
     def __init__(self) -> None:
         self.published: Event | None = None
+        #: Somebody has published it, but of what is stored for that nothing is known.
+        self.doubtful = False
+        #: Of its payload: as its publishers know it ("": one of them does not); and where it was
+        #: seen before one of them said.
+        self.digests: tuple[str, ...] = ()
+        self.seen: Event | None = None
         self.first: Event | None = None
         self.key: str | None = None
         self.sequence = 0
@@ -42,6 +55,7 @@ class MessageState:
         self.rejected = False
         self.remaining = False
         self.dead: str | None = None
+        self.died: Event | None = None
         #: Of which of its copies there is a dead letter that does not say which one it is.
         self.buried: tuple[int, ...] = ()
         #: Some attempt has ended so that nothing more has to follow.
@@ -54,27 +68,49 @@ class MessageState:
         self.unended = 0
         #: When it was noted that this suspect is tried, and the troubles until then.
         self.suspected: tuple[float, int] | None = None
-        #: The attempt that began last; it ended as DEFER.
+        #: The attempt that began last; it ended in a way that is no retry, then; the delay that the
+        #: handler asked for which ended last.
         self.latest: Event | None = None
         self.deferred = False
-        #: Its dead letter was handled again, with a budget of its own.
-        self.replayed = False
+        self.deferred_at = 0.0
+        self.asked = 0.0
+        #: Its dead letter was handled again, with a budget of its own; to the end.
+        self.replayed = self.replay_acked = False
 
     def begin_again(self) -> None:
         """A replay gives it another budget."""
         self.replayed = True
         self.failed, self.highest, self.latest = 0, -1, None
-        self.final = self.refused = False
+        self.final = self.refused = self.replay_acked = False
 
 
 class KeyState:
-    __slots__ = ("ever_poisoned", "last", "letters", "poisoned", "published")
+    __slots__ = (
+        "ever_poisoned",
+        "failed",
+        "first_poisoned",
+        "last",
+        "letters",
+        "pardoned",
+        "poisoned",
+        "published",
+        "released",
+        "shard",
+    )
 
     def __init__(self) -> None:
         #: The message that was handled last.
         self.last: MessageState | None = None
         self.poisoned: Event | None = None
         self.ever_poisoned = False
+        self.first_poisoned = 0
+        #: The dead letter for which it counts as failed, whether or not it was marked.
+        self.failed: Event | None = None
+        #: When it was released last, and which message had poisoned it then.
+        self.released: Event | None = None
+        self.pardoned = 0
+        #: Where a message of it was handled first.
+        self.shard: int | None = None
         #: Dead letters that a replay would handle: ids by the sequence of their message.
         self.letters: dict[int, str] = {}
         #: The batch whose message of this key was published last, and its sequence.
@@ -106,6 +142,8 @@ class TopicState:
     def over(self, start: Event) -> None:
         """That handler has ended."""
         if start.shard is not None:
-            self.lanes.pop(self.lane(start), None)
-        else:
-            self.copies.pop((start.id, start.sequence), None)
+            lane = self.lane(start)
+            if self.lanes.get(lane) is start:
+                del self.lanes[lane]
+        elif self.copies.get((start.id, start.sequence)) is start:
+            del self.copies[start.id, start.sequence]

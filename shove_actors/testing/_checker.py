@@ -5,12 +5,13 @@ O  order per key      For one key, messages are handled in the order of their st
 I  one in flight      At most one handler runs per shard, over all processes, and on other topics
                       at most one per message.
 L  nothing is lost    What its publisher was told to be stored has been acknowledged by a handler,
-                      is a dead letter, or is still stored.
+                      is a dead letter, or is still stored; and it has not changed.
 B  budget is exact    A retry follows a failed attempt, and nothing else, after its delay; never
                       more than `max_retries`; a message is given up only for the reason it is given
                       up for, and once; a copy is made once.
-P  poisoned keys      Of a failed key (FAIL_ALL) nothing is handled until it is released; a replay
-                      handles its dead letters in their order, and releases it after the last.
+P  poisoned keys      Of a failed key (FAIL_ALL) nothing is handled until it is released, whether or
+                      not it was marked; a replay handles its dead letters in their order, and
+                      releases it after the last.
 T  nothing outlives   A process that has ended or was killed calls no handler, and has none running
                       when it says that it has ended.
 
@@ -21,7 +22,12 @@ What is settled. With `settled` events in the history, exactly what they say. Wi
 alone were recorded), a message counts as settled from the first attempt that ended in a final way:
 less strict, since that settle may not have reached the server, and never wrong.
 
-Every rule fires on a history written for it, and on no good one: `tests/testing/test_checker.py`.
+What has happened and what was found. An event that somebody noted when it happened is taken for its
+moment; one of an inventory (`found`) is true then, but may be old.
+
+The parts: `_check_budget.py` (attempts), `_check_letters.py` (dead letters, payloads),
+`_check_order.py` (O and P), `_check_end.py`. Every rule fires on a history written for it, and on
+no good one: `tests/testing/test_checker*.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +36,8 @@ import math
 from collections.abc import Mapping
 
 from ._check_budget import BudgetChecks
+from ._check_end import EndChecks
+from ._check_letters import FROM_BIRTH
 from ._check_state import MessageState, TopicState
 from ._given import check_kind
 from ._history import Event
@@ -41,13 +49,14 @@ _COUNTED = ("retry", "raised", "timed_out")
 _NOTES_ARE_WRITTEN = ("Crash(", "LoseAck(", "LateAck(", "LosePuback(", "LatePuback(")
 
 
-class Checker(BudgetChecks):
+class Checker(BudgetChecks, EndChecks):
     """Feed it events; it raises `HistoryViolation` at the first that breaks an invariant.
 
     `rules`: for all topics, or by topic (then others are not checked).
     """
 
     def __init__(self, rules: HistoryRules | Mapping[str, HistoryRules] | None = None) -> None:
+        super().__init__()
         given = rules if rules is not None else HistoryRules()
         what = "HistoryRules(...), or a dict of them by topic"
         check_kind(given, "rules", (HistoryRules, Mapping), what)
@@ -55,22 +64,14 @@ class Checker(BudgetChecks):
             for topic, those in given.items():
                 check_kind(those, f"rules of topic {topic!r}", HistoryRules, "HistoryRules(...)")
         self._default = given if isinstance(given, HistoryRules) else None
-        self._topics = (
+        self._topics.update(
             {} if isinstance(given, HistoryRules) else {t: TopicState(r) for t, r in given.items()}
         )
         #: Running handlers of each process that is open: topic, id and sequence.
         self._open: dict[str, dict[tuple[str, str, int], Event]] = {}
         self._gone: dict[str, Event] = {}
-        self._knows_settled = False
-        self._troubles = 0
-        self._trouble_at = -math.inf
-        self._disturbed = self._recounts = False
-        self._noteless_at = -math.inf
-        self._restarts: list[float] = []
-        self._deletions: list[float] = []
-        #: Up to which message a server may have forgotten that it has delivered it.
-        self._forgotten = 0.0
-        self.index = -1
+        #: Those of them that stand still, since their process does.
+        self._still: set[tuple[str, str, str, int]] = set()
         self.started = 0
 
     def runs(self, process: str) -> bool:
@@ -112,30 +113,38 @@ class Checker(BudgetChecks):
             if event.detail == "replay":
                 message = self._copy(event, topic, message)
             elif event.shard is not None:
-                message = self._next_copy(event, topic, message)
+                message = self._next_copy(event, topic, self._copy(event, topic, message))
             self._started(event, topic, message)
         elif kind == "ended":
-            if event.detail == "replay":
-                message = self._copy(event, topic, message)
-            self._ended(event, topic, message)
+            self._ended(event, topic, self._copy(event, topic, message))
         elif kind == "published":
-            if event.key is not None and not event.duplicate:
-                message = self._next_copy(event, topic, message)
+            if not event.duplicate:
+                self._stored_once(event, topic, message)
+                if event.key is not None:
+                    message = self._next_copy(event, topic, message)
             self._published(event, topic, message)
         elif kind == "settled":
             self._knows_settled = True
+            message = self._copy(event, topic, message)
             if message.sequence in (0, event.sequence):
                 message.settled = True
         elif kind == "dead":
             if event.key is not None:
                 message = self._copy(event, topic, message)
+                self._key_dies(event, topic, message)
             self._dead(event, topic, message)
         elif kind == "remaining":
+            message = self._copy(event, topic, message)
             message.remaining = True
+            self._same_payload(event, topic, message)
         elif kind == "suspected":
+            message = self._copy(event, topic, message)
             message.suspected = None if event.detail == "over" else (event.time, self._troubles)
         elif kind == "held":
-            self._held(event, topic)
+            self._held(event, topic, message)
+        elif kind == "unconfirmed":
+            message.doubtful = True
+            self._sent(event, topic, message)
 
     @staticmethod
     def _copy(event: Event, topic: TopicState, message: MessageState) -> MessageState:
@@ -154,29 +163,18 @@ class Checker(BudgetChecks):
         detail = event.detail
         if not detail.startswith(_NOTES_ARE_WRITTEN):
             self._noteless_at = event.time
+        if detail == "stopped":
+            self._stands_still(event.process)
+        elif detail == "resharded":
+            for name, topic in self._topics.items():
+                if event.topic in ("", name):
+                    for key in topic.keys.values():
+                        key.shard = None
         if detail.startswith(("RestartServer(", "DeleteConsumer(")):
             deleted = detail.startswith("DeleteConsumer(")
             (self._deletions if deleted else self._restarts).append(event.time)
             self._forgotten = max(self._forgotten, event.sequence or math.inf)
             self._recounts |= deleted
-
-    def _marked(self, event: Event, topic: TopicState) -> None:
-        key = topic.key(event.key or "")
-        if event.kind == "poisoned":
-            key.poisoned, key.ever_poisoned = event, True
-            return
-        key.poisoned = None
-        if key.last is not None:
-            key.last.rejected = False
-        if key.letters and topic.rules.replays and "P" in topic.only:
-            sequence, id_ = min(key.letters.items())
-            raise self._breach(
-                "P",
-                event,
-                f"key {event.key!r} is released although its dead letter {id_} (message "
-                f"{sequence}) has not been handled",
-            )
-        key.letters.clear()
 
     @staticmethod
     def _next_copy(event: Event, topic: TopicState, message: MessageState) -> MessageState:
@@ -189,6 +187,7 @@ class Checker(BudgetChecks):
             return message
         topic.messages[f"{event.id}@{message.sequence}"] = message
         again = topic.messages[event.id] = MessageState()
+        again.doubtful = message.doubtful or message.published is not None
         return again
 
     # ------------------------------------------------------------------------ handlers
@@ -234,12 +233,16 @@ class Checker(BudgetChecks):
                 )
             topic.lanes[lane] = event
         attempt = event.attempt
+        if event.key is not None and shard is not None:
+            self._in_its_shard(event, topic)
         if event.detail == "replay":
-            self._replayed_in_order(event, topic)
+            self._replayed_in_order(event, topic, message)
             if attempt == 0 and (message.final or not message.replayed):
                 message.begin_again()
         elif event.key is not None:
             self._in_order(event, topic, message)
+        if event.digest:
+            self._same_payload(event, topic, message)
         if "B" in only and (attempt != message.highest or topic.rules.calm):
             self._budget(event, topic, message)
         if attempt > message.highest:
@@ -251,54 +254,6 @@ class Checker(BudgetChecks):
             message.sequence = event.sequence
         running[event.topic, event.id, event.sequence] = event
 
-    def _replayed_in_order(self, event: Event, topic: TopicState) -> None:
-        letters = topic.key(event.key or "").letters
-        first = min(letters, default=event.sequence)
-        if first < event.sequence and "O" in topic.only:
-            raise self._breach(
-                "O",
-                event,
-                f"dead letter {event.id} of key {event.key!r} is replayed before {letters[first]}, "
-                "which is a dead letter of an earlier message",
-            )
-
-    def _in_order(self, event: Event, topic: TopicState, message: MessageState) -> None:
-        name = event.key or ""
-        key = topic.key(name)
-        poison = key.poisoned
-        if poison is not None and event.sequence >= poison.sequence and "P" in topic.only:
-            raise self._breach(
-                "P", event, f"{event.id} is handled although its key {name!r} is poisoned"
-            )
-        last = key.last
-        if last is message:
-            return
-        if last is not None:
-            if event.sequence < last.sequence and "O" in topic.only:
-                later = last.first.id if last.first is not None else "?"
-                raise self._breach(
-                    "O",
-                    event,
-                    f"{event.id} of key {name!r} is handled after {later}, which was stored later",
-                )
-            settled = last.settled if self._knows_settled else last.final or last.unended > 0
-            if not (settled or last.dead) and "O" in topic.only:
-                earlier = last.first.id if last.first is not None else "?"
-                raise self._breach(
-                    "O",
-                    event,
-                    f"{event.id} of key {name!r} is handled before {earlier}, which was stored "
-                    "earlier, is settled",
-                )
-            if topic.rules.fail_all and last.rejected and "P" in topic.only:
-                raise self._breach(
-                    "P",
-                    event,
-                    f"{event.id} is handled although an earlier message of its key {name!r} has "
-                    "failed for good",
-                )
-        key.last = message
-
     def _ended(self, event: Event, topic: TopicState, message: MessageState) -> None:
         running = self._open.get(event.process)
         copy = event.topic, event.id, event.sequence
@@ -309,10 +264,19 @@ class Checker(BudgetChecks):
         topic.over(start)
         outcome = event.outcome
         attempt = start.attempt
+        if self._still and (event.process, *copy) in self._still:
+            self._still.remove((event.process, *copy))
+            if message.latest is not start or message.dead:
+                self._too_late(event, message, attempt)
+                return
+        elif outcome != "cancelled":
+            self._in_time(event, start, topic)
+        message.asked = event.after
         if outcome == "ack":
             message.acked = message.final = True
             message.rejected = False
             if start.detail == "replay":
+                message.replay_acked = True
                 topic.key(start.key or "").letters.pop(start.sequence, None)
             return
         if outcome == "cancelled":
@@ -320,9 +284,10 @@ class Checker(BudgetChecks):
             if limit is None or event.time - start.time < limit * 0.999:
                 return
             outcome = "timed_out"
-        if outcome == "defer":
-            message.deferred = start.shard is None
-            outcome = outcome if start.shard is None else "retry"
+        if outcome == "unaudited" or (outcome == "defer" and start.shard is None):
+            message.deferred, message.deferred_at = True, event.time
+        elif outcome == "defer":
+            outcome = "retry"
         if outcome in _COUNTED:
             message.failed |= 1 << attempt
             message.failed_at = event.time
@@ -331,13 +296,31 @@ class Checker(BudgetChecks):
         elif outcome == "reject":
             message.final = message.rejected = message.refused = True
 
+    @staticmethod
+    def _too_late(event: Event, message: MessageState, attempt: int) -> None:
+        """Its process stood still, and somebody else was given its message: whether what it says
+        now has reached the server nobody knows.
+        """
+        if event.outcome == "ack":
+            message.acked = True
+        elif event.outcome in _COUNTED:
+            message.failed |= 1 << attempt
+            message.failed_at = event.time
+        elif event.outcome == "reject":
+            message.refused = True
+
     # ------------------------------------------------------------------------ messages
 
     def _published(self, event: Event, topic: TopicState, message: MessageState) -> None:
         if event.duplicate:
+            message.doubtful = True
             return
         message.published = event
         message.sequence = event.sequence
+        self._sent(event, topic, message)
+        letter = message.died
+        if letter is not None and letter.detail in FROM_BIRTH and "B" in topic.only:
+            self._flawed(letter, event, message)
         name = event.key
         if name is None:
             return
@@ -356,10 +339,18 @@ class Checker(BudgetChecks):
 
     # ----------------------------------------------------------------------- processes
 
+    def _stands_still(self, process: str) -> None:
+        """SIGSTOP. What it had running ends for it when it goes on; for others it is over now."""
+        for (name, id_, sequence), start in self._open.get(process, {}).items():
+            self._topics[name].over(start)
+            self._still.add((process, name, id_, sequence))
+
     def _process_ends(self, process: str, event: Event) -> None:
         running = self._open.pop(process, None)
         if not running:
             return
+        if self._still:
+            self._still = {copy for copy in self._still if copy[0] != process}
         for (name, id_, _), start in running.items():
             topic = self._topics[name]
             message = topic.messages[id_]
@@ -378,50 +369,6 @@ class Checker(BudgetChecks):
                     f"{event.process} has ended while its handler of {start.id} was still running",
                     about=start,
                 )
-
-    # ------------------------------------------------------------------------- the end
-
-    def finish(self) -> None:
-        """The history is complete, with everything that is still stored (`remaining`)."""
-        for topic in self._topics.values():
-            rules = topic.rules
-            for id_, message in topic.messages.items():
-                said = message.published
-                if said is None:
-                    continue
-                gone = message.final and not rules.dead_letters
-                if not (message.acked or message.dead or message.remaining or gone) and (
-                    "L" in topic.only
-                ):
-                    raise self._breach(
-                        "L",
-                        said,
-                        f"{id_} is lost: its publisher was told that it is stored, but it was "
-                        "never acknowledged by a handler, is no dead letter, and is not stored",
-                        end=True,
-                    )
-                if rules.quiescent and message.remaining and "L" in topic.only:
-                    raise self._breach(
-                        "L",
-                        said,
-                        f"{id_} is still stored, although nothing was in its way any more",
-                        end=True,
-                    )
-                self._not_skipped(said, id_, topic, message)
-
-    def _not_skipped(self, said: Event, id_: str, topic: TopicState, message: MessageState) -> None:
-        if message.key is None or message.first is not None or message.dead:
-            return
-        last = topic.keys[message.key].last
-        if last is not None and last.sequence > message.sequence and "O" in topic.only:
-            later = last.first.id if last.first is not None else "?"
-            raise self._breach(
-                "O",
-                said,
-                f"{id_} of key {message.key!r} was passed over: {later}, which was stored later, "
-                "has been handled",
-                end=True,
-            )
 
 
 def _who(other: str, process: str) -> str:

@@ -91,6 +91,10 @@ class FaultPlan:
         self._start = 0.0
         self._listeners: list[Callable[[Happened], None]] = []
         self._drawn: Drawn | None = None
+        #: After how many events of a kind the next drawn fault comes.
+        self._drawn_at: dict[FaultEvent, int] = dict.fromkeys(EVENTS, _NEVER)
+        #: A process that is never killed, and what it is; see `protect`.
+        self._protected = self._protected_as = ""
         #: Streams that were made to refuse.
         self._full: set[str] = set()
         self._ended = self._begun = False
@@ -150,8 +154,7 @@ class FaultPlan:
         for event in EVENTS:
             if drawn is not None:
                 self._draw_event(drawn, event)
-            else:
-                self._next[event] = min(self._at_event[event], default=_NEVER)
+            self._look_again(event)
         if in_trio():
             self._begin()
         else:
@@ -176,12 +179,31 @@ class FaultPlan:
         check_function(listener, "listener", "a function of what has happened")
         self._listeners.append(listener)
 
+    def protect(self, process: str, what: str) -> None:
+        """Never kill this process. A crash that names nobody is of somebody else: at a moment, of
+        whoever else has been open for longest; at an event, at the next one of somebody else.
+
+        Raises `UsageError` for a step that names it, here and in `take`; `what` it is.
+        """
+        self._protected, self._protected_as = process, what
+        for step in self._steps:
+            self._check_protected(step.fault)
+
+    def _check_protected(self, fault: Fault) -> None:
+        if isinstance(fault, Crash) and fault.process == self._protected != "":
+            raise UsageError(
+                f"{fault!r}: {self._protected_as} is never killed, so that what it was told is "
+                "known. Name a consumer process, such as Crash('worker-1'), or nobody: "
+                "on('ack', 3, Crash())"
+            )
+
     def take(self, fault: Fault, event: FaultEvent | None = None) -> None:
         """A fault that is not planned: now; an event fault, to the next event of its kind.
 
         `event`: at the next event of this kind, whatever it is.
         """
         server = self._installed()
+        self._check_protected(fault)
         if event is not None:
             self._wait_for(On(event, 1, fault).event, fault)
             return
@@ -236,17 +258,26 @@ class FaultPlan:
         drawn = self._drawn
         planned = self._at_event[event]
         faults = planned.pop(count, [])
-        self._next[event] = min(planned, default=_NEVER)
-        if drawn is not None:
+        if drawn is not None and count >= self._drawn_at[event]:
             fault = self._next_event[event]
             self._draw_event(drawn, event)
-            if fault is not None and not (isinstance(fault, Crash) and backend.name in drawn.spare):
+            spared = backend.name in (*drawn.spare, self._protected)
+            if fault is not None and not (isinstance(fault, Crash) and spared):
                 faults = [fault]
         waiting, self._waiting[event] = self._waiting[event], []
         effect = Effect()
         for fault in [*waiting, *faults]:
+            if isinstance(fault, Crash) and not fault.process and backend.name == self._protected:
+                self._waiting[event].append(fault)
+                continue
             effect = self._at(event, count, fault, backend, effect)
+        self._look_again(event)
         return effect
+
+    def _look_again(self, event: FaultEvent) -> None:
+        """Which event of this kind is of interest next."""
+        planned = min(self._at_event[event], default=_NEVER)
+        self._next[event] = 0 if self._waiting[event] else min(planned, self._drawn_at[event])
 
     def _at(
         self, event: FaultEvent, count: int, fault: Fault, backend: MemoryBackend, effect: Effect
@@ -297,7 +328,8 @@ class FaultPlan:
         if isinstance(fault, (Crash, Disconnect, Stall, Slow)):
             name = fault.process
             if name is None:
-                name = next(iter(server.backends), None)
+                spared = self._protected if isinstance(fault, Crash) else ""
+                name = next((each for each in server.backends if each != spared), None)
             backend = server.backends.get(name) if name is not None else None
             if backend is None or backend.link.dead:
                 return
@@ -354,8 +386,7 @@ class FaultPlan:
 
     def _draw_event(self, drawn: Drawn, event: FaultEvent) -> None:
         gap, self._next_event[event] = drawn.event(event)
-        if not self._waiting[event]:
-            self._next[event] = self.counts[event] + gap
+        self._drawn_at[event] = self.counts[event] + gap
 
     def _draw_moment(self, drawn: Drawn) -> None:
         server = self._installed()

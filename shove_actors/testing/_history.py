@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from hashlib import blake2b
 from pathlib import Path
 from typing import IO, Literal, TypeAlias, overload
 
@@ -19,6 +20,7 @@ from ._given import check_function, check_kind
 
 #: published   the publisher was told that it is stored (`sequence` in its stream; `duplicate`;
 #:             `detail`: the batch it belongs to)
+#: unconfirmed  the publisher was told nothing, or that it failed: it may be stored all the same
 #: started     a handler was called (`attempt`: its `retry_count`; `detail`: "replay" of a dead
 #:             letter, whose `sequence` is the one that it had in its queue)
 #: ended       that handler has entirely ended (`outcome`)
@@ -31,14 +33,17 @@ from ._given import check_function, check_kind
 #:             that note is taken away again)
 #: held        a copy was stored in a hold queue, or back from one (`duplicate`: once more)
 #: poisoned    a key was marked: nothing of it may be handled (`sequence`: of what poisoned it)
-#: released    ... and may be again
+#: released    ... and may be again (`last`: the last message that its queue had stored by then)
 #: opened      a process begins
 #: closed      it has ended in order: nothing of it runs any more
 #: crashed     it was killed: nothing that it does counts any more
 #: fault       something else was made to go wrong (`detail`; `sequence`: the last that was stored,
-#:             where a server may have forgotten what it has delivered)
+#:             where a server may have forgotten what it has delivered). Three details mean more:
+#:             "stopped" and "resumed" of a process (SIGSTOP and SIGCONT: what it had running stands
+#:             still, and may be handled elsewhere), and "resharded" of a topic
 Kind: TypeAlias = Literal[
     "published",
+    "unconfirmed",
     "started",
     "ended",
     "settled",
@@ -53,8 +58,11 @@ Kind: TypeAlias = Literal[
     "crashed",
     "fault",
 ]
-#: How a handler ended. `cancelled`: it was interrupted, which is not an attempt.
-Result: TypeAlias = Literal["ack", "retry", "reject", "defer", "raised", "timed_out", "cancelled"]
+#: How a handler ended. `cancelled`: it was interrupted, which is not an attempt. `unaudited`: its
+#: audit record could not be written, so it is called again, which is no retry.
+Result: TypeAlias = Literal[
+    "ack", "retry", "reject", "defer", "raised", "timed_out", "cancelled", "unaudited"
+]
 
 
 # No cycles can go through it, and a simulation makes hundreds of thousands.
@@ -64,6 +72,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     `time`: seconds of one clock for the whole history. `id`: the message's logical id, the same
     over all its attempts. `sequence`: of the stored copy in its stream. `letter`: of a dead letter,
     its own sequence among the dead letters, by which one that is told of twice is known.
+    `digest`: of its payload, see `digest_of`; "" where it is not known. `after`: the delay in
+    seconds that a handler has asked for, 0 for none. `late`: the handler had been told to stop
+    before it ended. `found`: told by somebody who looked at what is stored, so it happened earlier.
     """
 
     kind: Kind
@@ -79,6 +90,11 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     duplicate: bool = False
     detail: str = ""
     letter: int = 0
+    digest: str = ""
+    after: float = 0.0
+    late: bool = False
+    last: int = 0
+    found: bool = False
 
     def __str__(self) -> str:
         """One line, for people."""
@@ -97,6 +113,10 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
             words.append(self.outcome)
         if self.duplicate:
             words.append("duplicate")
+        if self.after:
+            words.append(f"after {self.after:g} s")
+        if self.digest:
+            words.append(f"payload {self.digest}")
         if self.detail:
             words.append(self.detail)
         return " ".join(words)
@@ -104,6 +124,13 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Event).decode
+#: How each line begins, and how much of a file is read at a time to find its last one.
+_LINE, _BLOCK = b'{"kind":"', 1 << 16
+
+
+def digest_of(payload: bytes) -> str:
+    """What tells a payload from every other one in a history, and says nothing about it."""
+    return blake2b(payload, digest_size=6).hexdigest()
 
 
 class History:
@@ -113,7 +140,8 @@ class History:
         history.add(Event("published", topic="orders", id="1", sequence=1))
 
     `listen` hears each event as it is added, for instance a `Checker`. With `path` each event is
-    also written there at once, one line each, so that it is there after a SIGKILL.
+    also written there at once, one line each, so that it is there after a SIGKILL. A file that is
+    there already is continued; a last line that was cut off is taken out of it first.
     """
 
     def __init__(
@@ -124,7 +152,10 @@ class History:
             check_kind(event, "an event of the history", Event, "Event(...); of lines, from_lines")
         self._listeners: list[Callable[[Event], object]] = []
         # Unbuffered: a line is with the kernel when `add` returns.
-        self._file: IO[bytes] | None = open(path, "ab", buffering=0) if path else None  # noqa: SIM115
+        self._file: IO[bytes] | None = None
+        if path:
+            self._file = open(path, "a+b", buffering=0)  # noqa: SIM115
+            _mend_end(self._file)
 
     def __repr__(self) -> str:
         return f"<History of {len(self._events)} events>"
@@ -205,3 +236,25 @@ class History:
         """
         events = [e for path in paths for e in cls.from_lines(Path(path).read_bytes())]
         return cls(sorted(events, key=lambda event: event.time) if len(paths) > 1 else events)
+
+
+def _mend_end(file: IO[bytes]) -> None:
+    """So that the next line does not become part of one that was cut off, and is lost with it."""
+    end = start = file.seek(0, os.SEEK_END)
+    rest = b""
+    while start > 0 and b"\n" not in rest:
+        size = min(_BLOCK, start)
+        start -= size
+        file.seek(start)
+        rest = file.read(size) + rest
+    rest = rest[rest.rfind(b"\n") + 1 :]
+    if not rest:
+        return
+    try:
+        _decode(rest)
+    except msgspec.MsgspecError:
+        # What is no line of ours is left as it is.
+        if rest.startswith(_LINE[: len(rest)]):
+            file.truncate(end - len(rest))
+            return
+    file.write(b"\n")

@@ -29,9 +29,10 @@ from shove_actors.backends.memory import FaultEvent
 from shove_actors.messaging import SequencedTopic, Topic
 from shove_actors.runtime._checks import check_whole
 
-from ._fault_kinds import Crash, Disconnect, Fault, RestartServer, Slow, Stall
+from ._fault_kinds import Crash, Disconnect, Fault, RestartServer, Slow, Stall, StreamFull
 from ._faults import FaultPlan
 from ._given import check_kind, check_moves
+from ._given_handler import check_options, simulated
 from ._moves import Move
 from ._simulation import ACK_WAIT_S, PUBLISHER, Simulation
 
@@ -87,8 +88,22 @@ _LAST: dict[str, Any] = {
     "arrives": st.booleans(),
     "then": st.sampled_from([1.0, 3.0, 12.0]),
 }
+_DRAIN: dict[str, Any] = {"count": st.integers(1, 4), "then": st.sampled_from([0.0, 1.5])}
+_FULL: dict[str, Any] = {
+    "which": st.integers(0, 2),
+    "for_s": st.sampled_from([2.0, 5.0]),
+    "then": st.sampled_from([0.5, 3.0]),
+}
+_POISON: dict[str, Any] = {"how": st.sampled_from(["released", "released", "hidden"])}
+#: Keys of few other messages: a replay stops at one like this.
+_FOREIGN: dict[str, Any] = {
+    "which": st.integers(0, 2),
+    "key": st.sampled_from(["k9", "other"]),
+}
 #: What an example begins with, besides nothing, and how likely.
-_FIRST = st.sampled_from(["", "calm", "calm", "calm", "hit", "hit", "kills", "last"])
+_FIRST = st.sampled_from(
+    ["", *["calm"] * 3, *["hit"] * 2, "kills", "last", *["drain"] * 2, "full", *["poison"] * 3]
+)
 
 
 class MessagingMachine(RuleBasedStateMachine):
@@ -117,20 +132,32 @@ class MessagingMachine(RuleBasedStateMachine):
         super().__init__()
         if not isinstance(getattr(type(self), "topic", None), Topic):
             raise UsageError(f"{type(self).__name__} needs a class attribute `topic`")
+        if type(self).make is MessagingMachine.make:
+            raise UsageError(
+                f"{type(self).__name__} needs a method `make(self, number, key)` that returns a "
+                "message of its topic"
+            )
+        if self.handler is not None:
+            simulated(self.handler, self.topic)
         check_kind(self.options, "options", Mapping, "a dict of what group.register takes")
+        check_options(self.topic, self.options)
         check_whole(self.batch, "batch", least=1)
         check_whole(self.most_processes, "most_processes", least=1)
         check_moves(self.moves, "moves")
         if not self.moves:
             raise UsageError("moves is empty: give at least ('ack',)")
         self._operator = False
+        self._released = 0
         #: Whoever makes the machine may be dealing with an exception of his own.
         self._before = sys.exc_info()[1]
 
     def _do(self, name: str, *args: Any, **options: Any) -> Any:
         done = getattr(self.sim, name)(*args, **options)
         if self._operator and name in ("advance", "deliver") and self.sim.poisoned:
-            self.sim.release(self.sim.poisoned[0])
+            keys = self.sim.poisoned
+            # In turn: the replay of one may stop at the same message each time.
+            self._released += 1
+            self.sim.release(keys[self._released % len(keys)])
         return done
 
     # --------------------------------------------------------------------------- rules
@@ -200,6 +227,12 @@ class MessagingMachine(RuleBasedStateMachine):
             self.message_kills(data.draw(_TIMES, label="message_kills"))
         elif first == "last":
             self._last(**data.draw(st.fixed_dictionaries(_LAST), label="settle_is_the_last"))
+        elif first == "drain":
+            self._drain(**data.draw(st.fixed_dictionaries(_DRAIN), label="busy_process_drains"))
+        elif first == "poison" and self.sim.rules.fail_all:
+            self._poison(**data.draw(st.fixed_dictionaries(_POISON), label="key_is_poisoned"))
+        elif first in ("full", "poison"):
+            self._full(**data.draw(st.fixed_dictionaries(_FULL), label="copy_has_no_room"))
         self._publish(data, share, keys, every)
 
     @rule(data=st.data(), share=_SHARES, keys=_KEYS, every=_EVERY, then=own.seconds())
@@ -220,6 +253,12 @@ class MessagingMachine(RuleBasedStateMachine):
             lanes = min(keys, self.topic.topology.routing_shards or 1)
             every = max(every, count // (lanes * _WAITING_ONES))
         self._do("publish", count, keys=keys, script=script, every=every)
+
+    @rule(**_FOREIGN)
+    def publish_foreign(self, which: int, key: str) -> None:
+        """What nobody can decode, is too large, or has headers that are not its own."""
+        kinds = self.sim.foreign_kinds
+        self._do("publish_foreign", kinds[which % len(kinds)], key=key)
 
     @rule(back=st.integers(1, 5))
     def publish_again(self, back: int) -> None:
@@ -280,6 +319,8 @@ class MessagingMachine(RuleBasedStateMachine):
             self._two_processes()
             # As long as its lease, and what the next one waits to be sure.
             self._do("advance", self.options.get("ack_wait", ACK_WAIT_S) + 1.0)
+        if self.sim.rules.fail_all:
+            self._do("publish", 1)  # of the same key
 
     @rule(**_LAST)
     def settle_is_the_last(self, **how: Any) -> None:
@@ -292,6 +333,65 @@ class MessagingMachine(RuleBasedStateMachine):
         retried = event == "nak" and "retry" in self.moves
         self._do("publish", count, script=("retry",) if retried else ())
         self._do("advance", then)
+
+    @rule(**_DRAIN)
+    def busy_process_drains(self, **how: Any) -> None:
+        """It is stopped in order, in the middle of a handler, with another one to go on."""
+        self._drain(**how)
+
+    def _drain(self, count: int, then: float) -> None:
+        self._two_processes()
+        self._do("publish", count, keys=4, script=("wait",) if "wait" in self.moves else ())
+        self._do("advance", 0.3)
+        found = self.sim.busy or self.sim.alive
+        if found:
+            self._do("stop_process", found[0])
+        self._do("advance", then)
+
+    @rule(**_FULL)
+    def copy_has_no_room(self, **how: Any) -> None:
+        """Of a message that is to be a dead letter, or to wait in a hold queue."""
+        self._full(**how)
+
+    def _full(self, which: int, for_s: float, then: float) -> None:
+        topology = self.topic.topology
+        places: list[tuple[str, Move]] = []
+        if topology.dlq is not None:
+            places.append((topology.dlq, "reject"))
+        if not topology.sequenced:
+            places += [(hold.name, "retry") for hold in topology.holds[:1]]
+        places = [(stream, move) for stream, move in places if move in self.moves]
+        if places:
+            stream, move = places[which % len(places)]
+            self._do("fault", StreamFull(stream, for_s))
+            self._do("publish", 3, keys=3, script=(move,))
+        self._do("advance", then)
+
+    @precondition(lambda self: self.sim.rules.fail_all)
+    @rule(**_POISON)
+    def key_is_poisoned(self, **how: Any) -> None:
+        """`released`: while its next message is a dead letter, too. Then it is as good as new; in
+        between its dead letters are handled, where releases replay them. `hidden`: who gets the
+        next message cannot find out that its key is poisoned.
+        """
+        self._poison(**how)
+
+    def _poison(self, how: str) -> None:
+        moves = ("reject", "retry", "retry")
+        self._do("publish", 1, script=moves if set(moves).issubset(self.moves) else ())
+        self._do("advance", 0.3)
+        if how == "hidden":
+            self._do("fault", Stall(for_s=8.0, direction="up"), event="deliver")
+            self._do("publish", 1)
+            self._do("advance", 9.0)
+            return
+        self._do("publish", 1)
+        self._do("advance", 0.3)
+        if "k0" in self.sim.poisoned:
+            self._do("release", "k0")
+        self._do("advance", 5.0 if self.sim.rules.replays else 0.5)
+        self._do("publish", 1)
+        self._do("advance", 0.3)
 
     def _two_processes(self) -> None:
         for _ in range(min(2, self.most_processes) - len(self.sim.alive)):

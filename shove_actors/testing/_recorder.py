@@ -15,6 +15,7 @@ one thing: messages published without an id get one, because the history has to 
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,14 +24,17 @@ from typing import Any, TypeVar
 import trio
 import trio.testing
 
-from shove_actors._errors import BatchError
+from shove_actors._errors import BatchError, DecodeError, EncodeError, UsageError
 from shove_actors.messaging import (
     DEATH_REASON,
     DUPLICATE_WINDOW_S,
+    Defer,
     MessageMetadata,
     Outcome,
+    Retry,
     SequencedTopic,
     Topic,
+    Unaudited,
     decode_headers,
     decode_key,
     letter_id,
@@ -40,11 +44,11 @@ from shove_actors.messaging import (
 )
 from shove_actors.messaging import KEY as KEY_HEADER
 from shove_actors.runtime import Broker, Publisher, PublishReceipt
-from shove_actors.runtime._handler import resolve
 from shove_actors.runtime._replay_lane import ReplayLane
 
+from ._audited_handler import resolve_handler
 from ._given import check_kind, check_text
-from ._history import Event, History, Result
+from ._history import Event, History, Result, digest_of
 
 M = TypeVar("M")
 
@@ -56,6 +60,8 @@ _RESULTS: dict[str, Result] = {
     "reject": "reject",
     "defer": "defer",
 }
+#: A handler that has taken longer may have been told to stop.
+_LONG_S = 1.0
 
 
 def history_time() -> float:
@@ -96,8 +102,11 @@ class Recorder:
     # ------------------------------------------------------------------------ handlers
 
     def handler(self, topic: Topic[Any], handler: object) -> Callable[..., Any]:
-        """`handler` for `group.register`, recorded. Takes whatever `register` takes."""
-        resolved = resolve(handler)
+        """`handler` for `group.register`, recorded. Takes whatever `register` takes.
+
+        With audits around it (`audited`) it has ended when its audit record is written.
+        """
+        resolved = resolve_handler(handler, topic)
         call, wants_metadata = resolved.call, resolved.wants_metadata
         ordered = isinstance(topic, SequencedTopic)
         queue, process, add, now = topic.queue, self.process, self.add, history_time
@@ -106,22 +115,30 @@ class Recorder:
             id_, sequence = metadata.delivery_id, metadata.sequence
             key, shard = (metadata.key, metadata.shard) if ordered else (None, None)
             attempt, detail = metadata.retry_count, ""
-            lane = stored_of(metadata).lane if ordered else None  # type: ignore[attr-defined]
+            stored = stored_of(metadata)
+            lane = stored.lane if ordered else None  # type: ignore[attr-defined]
             if isinstance(lane, ReplayLane):
                 sequence, detail = lane.places[sequence], "replay"
             facts = process, queue, id_, key, shard, sequence, attempt
-            add(Event("started", now(), *facts, detail=detail))
+            digest = _digest_received(topic, message, stored.payload)
+            began = now()
+            add(Event("started", began, *facts, None, False, detail, 0, digest))
             result: Result = "cancelled"
+            after = 0.0
             try:
                 outcome = await call(message, metadata if wants_metadata else None, context)
                 result = _result_of(outcome)
+                if isinstance(outcome, (Retry, Defer)):
+                    after = outcome.after or 0.0
                 return outcome
             except Exception:
                 result = "raised"
                 raise
             finally:
                 # Entirely ended: the last thing that happens in it.
-                add(Event("ended", now(), *facts, result, detail=detail))
+                ended = now()
+                late = ended - began > _LONG_S and trio.current_effective_deadline() == -math.inf
+                add(Event("ended", ended, *facts, result, False, detail, 0, "", after, late))
 
         recorded.__qualname__ = resolved.name
         return recorded
@@ -142,6 +159,7 @@ class Recorder:
         message_id: str,
         receipt: PublishReceipt,
         batch: str = "",
+        digest: str = "",
     ) -> None:
         key = topic.key_of(message) if isinstance(topic, SequencedTopic) else None
         self.add(
@@ -158,8 +176,15 @@ class Recorder:
                 None,
                 receipt.duplicate,
                 batch,
+                0,
+                digest,
             )
         )
+
+    def unconfirmed(self, topic: Topic[Any], message_id: str, digest: str) -> None:
+        """The publisher was told nothing, or an error: it may be stored all the same."""
+        now, queue = history_time(), topic.queue
+        self.add(Event("unconfirmed", now, self.process, queue, message_id, digest=digest))
 
 
 class RecordedPublisher:
@@ -180,10 +205,17 @@ class RecordedPublisher:
     ) -> PublishReceipt:
         """See `Publisher.publish`."""
         id_ = message_id if message_id is not None else self._recorder.new_id()
-        receipt = await self._publisher.publish(
-            topic, message, headers=headers, message_id=id_, subject=subject
-        )
-        self._recorder.published(topic, message, id_, receipt)
+        digest = _digest_sent(topic, message)
+        try:
+            receipt = await self._publisher.publish(
+                topic, message, headers=headers, message_id=id_, subject=subject
+            )
+        except (EncodeError, UsageError):
+            raise  # nothing was sent
+        except BaseException:
+            self._recorder.unconfirmed(topic, id_, digest)
+            raise
+        self._recorder.published(topic, message, id_, receipt, "", digest)
         return receipt
 
     async def publish_batch(
@@ -203,13 +235,20 @@ class RecordedPublisher:
             publisher._prepare(topic, message, None, id_, None)
             for message, id_ in zip(messages, ids, strict=True)
         ]
-        results = await publisher._all(prepared)
+        digests = [_digest_sent(topic, message) for message in messages]
+        try:
+            results = await publisher._all(prepared)
+        except BaseException:
+            for id_, digest in zip(ids, digests, strict=True):
+                recorder.unconfirmed(topic, id_, digest)
+            raise
         failed: Exception | None = None
         batch = f"batch {next(recorder.batches)} of {recorder.process}"
-        for message, id_, result in zip(messages, ids, results, strict=True):
+        for message, id_, result, digest in zip(messages, ids, results, digests, strict=True):
             if isinstance(result, PublishReceipt):
-                recorder.published(topic, message, id_, result, batch)
+                recorder.published(topic, message, id_, result, batch, digest)
             else:
+                recorder.unconfirmed(topic, id_, digest)
                 failed = failed or result
         if failed is not None:
             count = sum(isinstance(result, Exception) for result in results)
@@ -285,10 +324,40 @@ async def _browse(history: History, broker: Broker, queue: str, stream: str, *, 
                 duplicate=duplicate,
                 letter=kept.sequence if dead else 0,
                 detail=headers.get(DEATH_REASON, "") if dead else stream,
+                digest=digest_of(kept.payload),
+                found=True,
             )
         )
 
 
 def _result_of(outcome: object) -> Result:
+    if isinstance(outcome, Unaudited):
+        return "unaudited"
     # What is no outcome is a programming error, and treated as a retry.
     return _RESULTS.get(outcome.name, "retry") if isinstance(outcome, Outcome) else "retry"
+
+
+def _digest_sent(topic: Topic[M], message: M) -> str:
+    """Of what `publish` is about to encode. "" for a codec that writes something else each time."""
+    try:
+        payload = topic.encode(message)
+        return digest_of(payload) if topic.encode(message) == payload else ""
+    except EncodeError:
+        return ""  # publishing raises it
+
+
+def _digest_received(topic: Topic[Any], message: object, payload: bytes) -> str:
+    """Of the payload that the handler's message stands for.
+
+    It is that of the payload that has arrived, if that decodes to this message: what is not written
+    again as it was read (spaces, fields that this version does not know) has to be decoded for that
+    a second time. What is written otherwise each time cannot be compared.
+    """
+    try:
+        again = topic.encode(message)
+        if again != payload and topic.encode(topic.decode(payload)) != again:
+            return digest_of(again) if topic.encode(message) == again else digest_of(payload)
+    except (EncodeError, DecodeError):
+        # What was decoded may be more than its codec writes; what does not decode is no message.
+        return digest_of(payload)
+    return digest_of(payload)

@@ -19,7 +19,16 @@ LETTERS = frozenset("OILBPT")
 #: How many events of the same matter are shown before and after the one that breaks a rule.
 _BEFORE, _AFTER = 8, 2
 
-_SWITCHES = ("fail_all", "dead_letters", "quiescent", "calm", "replays", "suspects", "keyed")
+_SWITCHES = (
+    "fail_all",
+    "dead_letters",
+    "quiescent",
+    "calm",
+    "replays",
+    "suspects",
+    "keyed",
+    "publishes",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +40,14 @@ class HistoryRules:
     given up is gone. `only`: the letters of the invariants to check. `quiescent`: in the end
     everything has been handled or is a dead letter, nothing is stored any more. `calm`: until the
     first `fault` or `crashed` nothing has gone wrong, so nothing is tried twice under one number,
-    or before its time (`retry_delays`, seconds by retry, the last one from there on). Otherwise an
-    attempt whose note was lost may come again. `replays`: keys are released by replaying their
-    dead letters, never otherwise. `suspects`: the history tells when one is tried (`suspected`).
-    `keyed`: many keys of a shard are handled at once, one message of each.
+    or before its time (`retry_delays`, seconds by retry, the last one from there on, unless the
+    handler has asked for another one). Otherwise an attempt whose note was lost may come again.
+    With it also: no handler outlasts its time-out unless it shields itself, no id is stored twice
+    within the duplicate window, and a key stays in its shard. `replays`: keys are released by
+    replaying their dead letters, never otherwise. `suspects`: the history tells when one is tried
+    (`suspected`). `keyed`: many keys of a shard are handled at once, one message of each.
+    `publishes`: everybody who publishes to the topic is recorded, so that what nobody has published
+    cannot be handled.
     """
 
     max_retries: int = 10
@@ -48,6 +61,7 @@ class HistoryRules:
     replays: bool = False
     suspects: bool = False
     keyed: bool = False
+    publishes: bool = False
 
     def __post_init__(self) -> None:
         check_whole(self.max_retries, "max_retries")

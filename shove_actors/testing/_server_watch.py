@@ -29,7 +29,7 @@ from shove_actors.messaging import (
 from ._fault_kinds import DeleteConsumer, RestartServer
 from ._faults import FaultPlan, Happened
 from ._given import check_kind
-from ._history import Event, History, Kind
+from ._history import Event, History, Kind, digest_of
 from ._recorder import Recorder
 
 _CONTROL = CONTROL.encode()
@@ -106,6 +106,7 @@ class ServerWatch:
                 duplicate=copy is not None and self._again(stream, message.sequence, copy),
                 detail=headers.get(DEATH_REASON, "") if kind == "dead" else stream,
                 letter=message.sequence if kind == "dead" else 0,
+                digest=digest_of(message.payload),
             )
         )
 
@@ -156,6 +157,7 @@ class ServerWatch:
                 key=_key(record.shove_key),
                 sequence=record.sequence,
                 detail=record.reason,
+                last=self._server.streams[queue].last_sequence if value is None else 0,
             )
         )
 
@@ -164,6 +166,9 @@ class ServerWatch:
         message = self._server.streams[stream].messages.get(sequence) if queue else None
         if kind != "settled" or message is None:
             return  # of no topic here; or of a dead letter that is replayed
+        told = _note(note)
+        if "started" not in told:
+            return  # how far a replay is, beside the message that asks for it
         headers = decode_headers(message.header_block)
         self._history.add(
             Event(
@@ -172,7 +177,7 @@ class ServerWatch:
                 topic=queue,
                 id=logical_id(headers, stream, sequence),
                 sequence=sequence,
-                detail="" if _note(note).get("started") else "over",
+                detail="" if told["started"] else "over",
             )
         )
 

@@ -49,6 +49,8 @@ class Script:
     handler: Callable[..., Any] | None = None
     moves: dict[str, tuple[Move, ...]] = field(default_factory=dict)
     attempts: dict[str, int] = field(default_factory=dict)
+    #: Of a handler that was to be interrupted when its time was up, and was not.
+    overdue: str = ""
 
     async def handle(self, process: Process, message: Any, metadata: Any, context: object) -> Any:
         id_ = metadata.delivery_id
@@ -79,6 +81,11 @@ class Script:
             if move == "linger":
                 with trio.CancelScope(shield=True):
                     await trio.sleep(LINGER_S)
+        if self.timeout_s is not None and seconds > self.timeout_s and not process.dead:
+            self.overdue = (
+                f"{process.name} let its handler of {id_} go on for {seconds:g} s, and its "
+                f"handler_timeout is {self.timeout_s:g} s"
+            )
         return Outcome.ACK
 
 

@@ -22,19 +22,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
-from shove_actors._errors import BatchError, UnavailableError, UsageError
+import trio
+from msgspec import structs
+
+from shove_actors._errors import BatchError, StreamFull, UnavailableError, UsageError
 from shove_actors.backends.memory import FaultEvent, MemoryServer
 from shove_actors.messaging import SequencedTopic, SequenceFailure, Topic
 from shove_actors.runtime._checks import check_seconds, check_switch, check_whole
-from shove_actors.runtime._handler import resolve
+from shove_actors.runtime._options import ConsumerOptions
 
 from ._checker import Checker
 from ._fault_kinds import Crash, Fault
 from ._faults import FaultPlan
+from ._foreign import Foreign, check_foreign, check_possible, foreign_message, kinds_for
 from ._given import check_function, check_kind, check_moves
-from ._history import Event, History
+from ._given_handler import check_options, simulated
+from ._history import Event, History, digest_of
 from ._hush import Hush
 from ._moves import Move
+from ._quiet_end import BEGUN_MOST, QuietEnd
 from ._recorder import Recorder, take_inventory
 from ._rules import HistoryRules, HistoryViolation
 from ._server_watch import ServerWatch
@@ -49,7 +55,9 @@ M = TypeVar("M")
 PUBLISHER = "publisher"
 #: Unless the options say otherwise.
 ACK_WAIT_S = 10.0
-#: Once nothing is made to go wrong any more, something has to happen this often.
+MOST_BYTES = ConsumerOptions().max_message_size
+#: Once nothing is made to go wrong any more, something has to happen this often, unless all that is
+#: left waits out a delay.
 PATIENCE_S = 900.0
 
 
@@ -86,7 +94,7 @@ class Simulation(Told, Generic[M]):
         check_kind(topic, "topic", Topic, "a Topic")
         check_function(make, "make", "a function of (number, key) that makes a message")
         if handler is not None:
-            handler = resolve(handler).call
+            handler = simulated(handler, topic)
         if plan is not None:
             check_kind(plan, "plan", FaultPlan, "a FaultPlan")
         if options is not None:
@@ -108,6 +116,7 @@ class Simulation(Told, Generic[M]):
             "handler_timeout": 20.0,
             **(options or {}),
         }
+        check_options(topic, self.options)
         topology = topic.topology
         fail_all = (
             isinstance(topic, SequencedTopic)
@@ -133,6 +142,7 @@ class Simulation(Told, Generic[M]):
         self.checker = Checker(self.rules)
         self.violation: HistoryViolation | None = None
         self.plan = plan if plan is not None else FaultPlan()
+        self.plan.protect(PUBLISHER, "the publisher of a simulation")
         self.processes: dict[str, Process] = {}
         self.trio = Stepper()
         self._script = Script(
@@ -148,6 +158,7 @@ class Simulation(Told, Generic[M]):
         self._read = 0
         self._starts = 0
         self._number = 0
+        self._foreign = 0
         self._delivered_late = 0
         self._publisher: Process | None = None
         self._publishing: list[Step[None]] = []
@@ -338,6 +349,55 @@ class Simulation(Told, Generic[M]):
         id_ = f"m{number}"
         self._post([self._sent[id_]], [id_])
 
+    @property
+    def foreign_kinds(self) -> tuple[Foreign, ...]:
+        """What `publish_foreign` takes, of this topic with these options."""
+        limit = self.options.get("max_message_size", MOST_BYTES)
+        return kinds_for(self.topic, limit, self.server.max_payload)
+
+    @told
+    def publish_foreign(self, kind: Foreign, *, key: str = "k0") -> None:
+        """What no `Publisher` of the topic would send, into its queue: see `Foreign`.
+
+        Of a sequenced topic it names `key`, as its own messages do. It is a dead letter in the end,
+        and no handler sees it.
+        """
+        check_foreign(kind, "kind")
+        check_kind(key, "key", str, "the key of messages")
+        limit = self.options.get("max_message_size", MOST_BYTES)
+        check_possible(kind, self.topic, limit, self.server.max_payload)
+        number = self._foreign = self._foreign + 1
+        prepared = foreign_message(self.topic, kind, f"foreign-{number}", key, limit)
+
+        said = Event(
+            "unconfirmed",
+            process=PUBLISHER,
+            topic=self.topic.queue,
+            id=f"foreign-{number}",
+            key=key if isinstance(self.topic, SequencedTopic) else None,
+            detail=f"raw {number}",
+            digest=digest_of(prepared[1]),
+        )
+
+        async def publish() -> None:
+            assert self._publisher is not None
+            assert self._publisher.broker is not None
+            told = said
+            try:
+                receipt = await self._publisher.broker.publisher()._service.publish(*prepared)
+                told = structs.replace(
+                    said,
+                    kind="published",
+                    sequence=receipt.sequence,
+                    duplicate=receipt.duplicate,
+                )
+            except (UnavailableError, StreamFull):
+                pass  # nothing was promised
+            self.history.add(structs.replace(told, time=trio.current_time()))
+
+        self._publishing.append(self.trio.post(publish))
+        self._tidy()
+
     def _post(self, batch: list[M], ids: list[str]) -> None:
         self._publishing = [step for step in self._publishing if not step.done]
         self._publishing.append(self.trio.post(self._publish, batch, ids))
@@ -357,7 +417,10 @@ class Simulation(Told, Generic[M]):
 
     @told
     def fault(self, fault: Fault, *, event: FaultEvent | None = None) -> None:
-        """Something goes wrong: now, or at the next `event` of anybody."""
+        """Something goes wrong: now, or at the next `event` of anybody.
+
+        The publisher is never killed: a `Crash` that names nobody is of a consumer process.
+        """
         self.plan.take(fault, event)
         self.trio.settle()
         self._tidy()
@@ -410,7 +473,7 @@ class Simulation(Told, Generic[M]):
             assert self._publisher.broker is not None
             try:
                 await self._publisher.broker.release(self.topic, key, replay=self.rules.replays)
-            except UnavailableError:
+            except (UnavailableError, StreamFull):
                 pass  # an operator would see it, and try again
 
         self.trio.post(release)
@@ -422,17 +485,27 @@ class Simulation(Told, Generic[M]):
     def finish(self) -> None:
         """Nothing goes wrong any more: everything is handled, or a dead letter, and then it ends.
 
-        Raises `HistoryViolation` otherwise.
+        Raises `HistoryViolation` otherwise, and `AssertionError` for a message that a handler puts
+        off again and again. What waits out a delay is waited for, however long that is.
         """
         self.trio.call(self._quiet)
-        seen, end = -1, 0.0
+        quiet = QuietEnd(self.history, self.server, self._streams())
+        most = BEGUN_MOST + self.rules.max_retries
+        seen, end, pause = -1, 0.0, 5.0
         while not self._settled() and (seen != len(self.history) or self.trio.now < end):
             if not self.alive:
                 self.start_process()
+            pause = 5.0
+            due = quiet.due()
             if seen != len(self.history):
                 seen, end = len(self.history), self.trio.now + PATIENCE_S
-            self.trio.advance(5.0)
+            elif due is not None:
+                # All at once: nothing else happens until then.
+                pause = max(pause, due - self.server.now())
+                end = max(end, self.trio.now + pause + PATIENCE_S)
+            self.trio.advance(pause)
             self._tidy()
+            quiet.check_begun(most)
         assert self._publisher is not None
         assert self._publisher.broker is not None
         self.trio.call(take_inventory, self.history, self._publisher.broker, self.topic)
@@ -458,12 +531,14 @@ class Simulation(Told, Generic[M]):
     def _count_late(self, event: FaultEvent, _: object) -> None:
         self._delivered_late += event == "deliver"
 
-    def _settled(self) -> bool:
+    def _streams(self) -> list[str]:
+        """Where its messages wait."""
         topology = self.topic.topology
-        streams = [topology.queue]
-        if not topology.sequenced:
-            streams += [hold.name for hold in topology.holds]
-        stored = any(self.server.streams[name].messages for name in streams)
+        held = [] if topology.sequenced else [hold.name for hold in topology.holds]
+        return [topology.queue, *held]
+
+    def _settled(self) -> bool:
+        stored = any(self.server.streams[name].messages for name in self._streams())
         return not stored and all(step.done for step in self._publishing)
 
     # ------------------------------------------------------------------------- private
@@ -510,6 +585,8 @@ class Simulation(Told, Generic[M]):
             if step.failed:
                 step.result()
         self._raise_violation()
+        if self._script.overdue:
+            raise AssertionError(self._script.overdue)
         for process in self.processes.values():
             process.check_credit()
         if self.revive:

@@ -108,6 +108,95 @@ async def test_a_letter_that_ends_its_process_every_time_is_found_out(
     assert script.attempts("2") == [0]
 
 
+async def test_a_letter_does_not_answer_for_those_before_it(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """One process is killed in each letter's first attempt, as it happens to be its turn; the
+    request to replay them has been delivered far more often than any letter's budget by then."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    runs: list[str] = []
+
+    def handler(who: str) -> Handler:
+        async def handle(order: Order, metadata: MessageMetadata) -> Outcome:
+            runs.append(order.name)
+            assert metadata.retry_count == 0
+            if runs.count(order.name) == 1:
+                memory.faults.crash(who)
+                await trio.sleep_forever()
+            return Outcome.ACK
+
+        return handle
+
+    async with memory_world.broker(topic) as broker:
+        await poison(memory_world, broker, topic, *"123456")
+        assert await broker.release(topic, "k", replay=True)
+        for number in range(7):
+            await run_one(memory_world, topic, f"p{number}", handler(f"p{number}"), 40)
+        assert await broker.poisoned(topic) == ()
+        assert await memory_world.kept(broker, topic.topology.dlq) == []
+    assert runs == [name for name in "123456" for _ in range(2)]
+
+
+async def test_a_later_letter_that_ends_its_process_every_time_is_found_out(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """It is begun in the third delivery of the request, behind one that was hit twice."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    runs: list[str] = []
+
+    def handler(who: str) -> Handler:
+        async def handle(order: Order, metadata: MessageMetadata) -> Outcome:
+            runs.append(order.name)
+            if order.name == "2" or runs.count("1") < 3:
+                memory.faults.crash(who)
+                await trio.sleep_forever()
+            return Outcome.ACK
+
+        return handle
+
+    async with memory_world.broker(topic) as broker:
+        await poison(memory_world, broker, topic, "1", "2", "3")
+        assert await broker.release(topic, "k", replay=True)
+        for number in range(8):
+            await run_one(memory_world, topic, f"p{number}", handler(f"p{number}"), 40)
+        (found,) = await broker.poisoned(topic)
+        assert (found.sequence, found.reason) == (2, "crashed")
+        assert await memory_world.kept(broker, topic.queue) == []
+    assert runs == ["1"] * 3 + ["2"] * 3
+
+
+async def test_retries_of_a_letter_outlive_a_killed_process(
+    memory_world: World, autojump_clock: trio.testing.MockClock
+) -> None:
+    """What was noted of an attempt is read, although the letter's own deliveries are counted from
+    the one that began it."""
+    topic, memory = ledger(memory_world), memory_world.memory
+    assert memory is not None
+    runs: list[tuple[str, int]] = []
+
+    def handler(who: str) -> Handler:
+        async def handle(order: Order, metadata: MessageMetadata) -> Outcome:
+            runs.append((order.name, metadata.retry_count))
+            if order.name == "2" and metadata.retry_count == 0:
+                return Outcome.RETRY
+            if runs.count((order.name, metadata.retry_count)) == 1:
+                memory.faults.crash(who)
+                await trio.sleep_forever()
+            return Outcome.ACK
+
+        return handle
+
+    async with memory_world.broker(topic) as broker:
+        await poison(memory_world, broker, topic, "1", "2")
+        assert await broker.release(topic, "k", replay=True)
+        for number in range(4):
+            await run_one(memory_world, topic, f"p{number}", handler(f"p{number}"), 40)
+        assert await broker.poisoned(topic) == ()
+    assert runs == [("1", 0), ("1", 0), ("2", 0), ("2", 1), ("2", 1)]
+
+
 @pytest.mark.parametrize("hard", [False, True])
 async def test_a_drain_hands_the_rest_back(world: World, clock: Clock, hard: bool) -> None:
     """The letter in hand is finished (or, in a hard stop, given back), the rest is for the next."""

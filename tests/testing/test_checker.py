@@ -151,8 +151,8 @@ def plain() -> Story:
         ),
         # An acknowledgement that got lost: the same message again, before the next.
         (Story().published(1, 2).handled(1).handled(1).settled(1).handled(2).settled(2), RULES),
-        # Never handled, because it cannot be decoded.
-        (Story().published(1, 2).dead(1, "undecodable").handled(2), RULES),
+        # Never handled, because it cannot be decoded: a foreign producer's.
+        (Story().published(2).dead(1, "undecodable").handled(2), RULES),
         # Poisoned, refused, released, handled.
         (
             Story()

@@ -56,6 +56,14 @@ def make(number: int, key: str) -> int:
     return number
 
 
+def killer() -> FaultPlan:
+    return FaultPlan(at(1.0, Crash("publisher")))
+
+
+def plain_function(number: int) -> Outcome:
+    return Outcome.ACK
+
+
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
@@ -110,6 +118,10 @@ def make(number: int, key: str) -> int:
         (lambda: Simulation(ORDERS, make, handler=odd(3)), "handler int is neither a function"),
         (lambda: Simulation(ORDERS, make, plan=odd(LoseAck())), "plan is of type LoseAck"),
         (lambda: Simulation(ORDERS, make, options=odd([1])), "options is of type list"),
+        (lambda: Simulation(ORDERS, make, options={"odd": 3}), "options: 'odd' is nothing"),
+        (lambda: Simulation(ORDERS, make, options={"consumers": 0}), "consumers=0: from 1"),
+        (lambda: Simulation(ORDERS, make, handler=plain_function), "plain function, .* thread"),
+        (lambda: Simulation(ORDERS, make, plan=killer()), "the publisher .* is never killed"),
         (lambda: Simulation(ORDERS, make, revive=odd(1)), "revive=1: give True or False"),
         (lambda: Stepper(odd(3)), "main is of type int: give an async function"),
     ],
@@ -133,6 +145,10 @@ def test_at_construction(wrong: Callable[[], object], words: str) -> None:
         (lambda sim: sim.deliver(1, within_s=None), "within_s=None: give 0 or more seconds"),
         (lambda sim: sim.fault(LoseAck), "fault is the class LoseAck"),
         (lambda sim: sim.fault(LoseAck(), event="acks"), "event='acks': one of"),
+        (lambda sim: sim.fault(Crash("publisher")), "the publisher .* is never killed"),
+        (lambda sim: sim.publish_foreign("foreign"), "kind='foreign': one of undecodable"),
+        (lambda sim: sim.publish_foreign("oversize"), "max_message_size is 10,485,760 bytes, and"),
+        (lambda sim: sim.publish_foreign("undecodable", key=3), "key is of type int"),
         (lambda sim: sim.stop_process("w"), "no process 'w' runs; those that do: none"),
         (lambda sim: sim.release(None), "key is None"),
         (lambda sim: sim.trio.step("1"), "limit='1': a moment"),
@@ -154,10 +170,14 @@ def test_in_a_simulation(wrong: Callable[[Any], object], words: str) -> None:
         ({"moves": ()}, "moves is empty"),
         ({"options": None}, "options is None"),
         ({"topic": None}, "needs a class attribute `topic`"),
+        ({"make": MessagingMachine.make}, r"needs a method `make\(self, number, key\)`"),
+        ({"options": {"nonsense": 3}}, "options: 'nonsense' is nothing .* it takes consumers,"),
+        ({"options": {"consumers": 0}}, "consumers=0: from 1"),
+        ({"handler": staticmethod(plain_function)}, "handler plain_function is a plain function"),
     ],
 )
 def test_in_a_machine(attributes: dict[str, object], words: str) -> None:
-    machine = type("Machine", (MessagingMachine,), {"topic": ORDERS, **attributes})
+    machine = type("Machine", (MessagingMachine,), {"topic": ORDERS, "make": make, **attributes})
     with pytest.raises(UsageError, match=words):
         machine()
 

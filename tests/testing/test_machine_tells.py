@@ -73,6 +73,12 @@ class Ledger(MessagingMachine):
 
 
 class InTheEnd(Ledger):
+    @rule()
+    def acknowledgement_is_lost(self) -> None:
+        """So that it does not take many examples."""
+        self.sim.fault(LoseAck())
+        self.sim.publish(1)
+
     def settled(self) -> None:
         self.right()
 

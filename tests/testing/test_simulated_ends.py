@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from shove_actors import SequenceFailure
-from shove_actors.testing import Crash, DeleteConsumer, FaultPlan, LoseAck, on
+from shove_actors import MessageMetadata, Outcome, Retry, SequenceFailure
+from shove_actors.testing import (
+    Crash,
+    DeleteConsumer,
+    FaultPlan,
+    LoseAck,
+    Rates,
+    Simulation,
+    at,
+    on,
+)
+from shove_actors.testing._foreign import ALL_FOREIGN, Foreign
+from shove_actors.testing._simulation import PUBLISHER
 
-from .test_simulation import simulation
+from .test_simulation import Note, simulation, topic
 
 
 @pytest.mark.parametrize("policy", [None, SequenceFailure.SKIP, SequenceFailure.FAIL_ALL])
@@ -80,3 +92,109 @@ def test_who_starts_as_a_durable_is_deleted_waits_for_its_first_message_too() ->
         sim.finish()
         runs = [e.process for e in sim.history if e.kind == "started"]
         assert len(runs) == 2
+
+
+def test_what_is_put_off_comes_after_the_delay_of_the_first_hold_queue() -> None:
+    with simulation(policy=None) as sim:
+        sim.start_process()
+        sim.publish(1, script=("defer", "defer"))
+        sim.finish()
+        begun = [e.time for e in sim.history if e.kind == "started"]
+        assert len(begun) == 3
+        assert all(1.0 <= later - before < 2.0 for before, later in pairwise(begun))
+
+
+def test_a_handler_that_always_puts_off_is_told() -> None:
+    """It would go on for ever: DEFER has no budget."""
+
+    async def later(note: Note) -> Outcome:
+        return Outcome.DEFER
+
+    with Simulation(topic(None), make=Note, handler=later) as sim:
+        sim.publish(1)
+        with pytest.raises(
+            AssertionError, match=r"message m0 never comes to an end: .* with defer"
+        ):
+            sim.finish()
+
+
+@pytest.mark.parametrize("policy", [None, SequenceFailure.SKIP])
+def test_a_long_delay_is_waited_for(policy: SequenceFailure | None) -> None:
+    """Longer than anything may take otherwise, in place or in a hold queue."""
+
+    async def later(note: Note, metadata: MessageMetadata) -> Outcome:
+        return Outcome.ACK if metadata.retry_count else Retry(after=3000.0)
+
+    with Simulation(topic(policy), make=Note, handler=later) as sim:
+        sim.publish(2)
+        sim.finish()
+        assert sim.trio.now >= 3000.0
+        assert sorted(e.attempt for e in sim.history if e.kind == "started") == [0, 0, 1, 1]
+
+
+def test_a_handler_whose_time_is_up_and_that_goes_on_is_told() -> None:
+    with simulation(policy=None) as sim:
+        sim.start_process()
+        [registration] = sim.processes["worker-1"].group._registrations  # type: ignore[union-attr]
+        registration.clock.timeout_s = None
+        sim.publish(1, script=("hang",))
+        with pytest.raises(AssertionError, match=r"m0 .*21(\.2)? s.* is 20 s"):
+            sim.advance(30.0)
+
+
+@pytest.mark.parametrize(
+    "plan",
+    [
+        FaultPlan(at(0.5, Crash())),
+        FaultPlan(on("publish", 3, Crash())),
+        FaultPlan.seeded(1, Rates.only(crash=1.0)),
+    ],
+    ids=["moment", "event", "drawn"],
+)
+def test_the_publisher_is_never_killed(plan: FaultPlan) -> None:
+    """A crash that names nobody is of somebody else; an event's, of the next one's."""
+    with Simulation(topic(None), make=Note, plan=plan, revive=True) as sim:
+        sim.start_process()
+        sim.publish(5)
+        sim.advance(1.0)
+        sim.publish(1, script=("retry",))
+        sim.advance(10.0)
+        sim.finish()
+        killed = {e.process for e in sim.history if e.kind == "crashed"}
+    assert killed
+    assert PUBLISHER not in killed
+
+
+def test_a_fault_in_between_does_not_end_what_is_drawn() -> None:
+    plan = FaultPlan.seeded(1, Rates.only(lose_ack=0.2))
+    with Simulation(topic(), make=Note, plan=plan) as sim:
+        sim.start_process()
+        sim.publish(40, keys=10)
+        sim.fault(LoseAck())
+        sim.deliver(40)
+        assert len(plan.happened) > 3
+        sim.finish()
+
+
+@pytest.mark.parametrize("policy", [None, SequenceFailure.SKIP, SequenceFailure.FAIL_ALL])
+@pytest.mark.parametrize("kind", ALL_FOREIGN)
+def test_what_nobody_of_the_topic_would_send(policy: SequenceFailure | None, kind: Foreign) -> None:
+    options = {"max_message_size": 2000}
+    with Simulation(topic(policy), make=Note, options=options, replays=True) as sim:
+        sim.start_process()
+        assert sim.foreign_kinds == ALL_FOREIGN
+        sim.publish_foreign(kind)
+        sim.publish(2)
+        sim.advance(1.0)
+        poisoned = ["k0"] if policy is SequenceFailure.FAIL_ALL else []
+        assert sim.poisoned == poisoned
+        for key in poisoned:
+            sim.release(key)  # the replay stops at it
+        sim.advance(5.0)
+        assert sim.poisoned == poisoned
+        sim.finish()
+        letters = {e.id: e.detail for e in sim.history if e.kind == "dead"}
+        assert letters.pop("foreign-1") == kind
+        assert letters == ({"m0": "sequence_failed", "m1": "sequence_failed"} if poisoned else {})
+        assert not [e for e in sim.history if e.kind == "started" and e.id == "foreign-1"]
+        assert f"sim.publish_foreign('{kind}')" in sim.program()
