@@ -13,6 +13,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 
@@ -45,7 +46,22 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
     ran since. What was ready to run in the very pass in which the process was stopped finishes its
     step when it is resumed; nobody can prevent that (docs/operations.md), and it settles nothing.
     That pass is over once another handler was interrupted, or begun.
+
+    One step was under way when the process was stopped, and that may have been the beginning of a
+    handler: behind the last look at the lease, before the handler's first line. So the first thing
+    that is heard after the resumption may be that it began. If it never got further, it began and
+    ended when the process was stopped.
     """
+
+    def cut_short(start: Event) -> Call | None:
+        for stopped, resumed in stops.get(start.who, ()):
+            at_once = stopped < start.at and resumed <= start.at < resumed + SAME_PASS_S * 1e9
+            if at_once and not any(
+                e.who == start.who and resumed <= e.at < start.at for e in everything
+            ):
+                return msgspec.structs.replace(start, at=stopped), stopped
+        return None
+
     running: dict[tuple[str, int], Event] = {}
     found: list[Call] = []
     everything = [*at.events("start"), *at.events("end"), *at.events("interrupted")]
@@ -64,8 +80,13 @@ def calls_of(at: World, stops: dict[str, list[tuple[int, float]]]) -> list[Call]
             if start.at <= stopped <= event.at and (event.what == "interrupted" or last_pass):
                 end = stopped
                 break
-        found.append((start, end))
+        early = cut_short(start) if event.what == "interrupted" else None
+        found.append(early or (start, end))
     for start in running.values():
+        early = cut_short(start)
+        if early is not None:
+            found.append(early)
+            continue
         ended = [stopped for stopped, _ in stops.get(start.who, ()) if stopped >= start.at]
         found.append((start, min(ended, default=float("inf"))))
     return sorted(found, key=lambda call: call[0].at)
