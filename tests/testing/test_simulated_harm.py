@@ -19,6 +19,7 @@ from shove_actors.testing import (
     Fault,
     FaultPlan,
     HistoryViolation,
+    LateAck,
     Move,
     RestartServer,
     Simulation,
@@ -201,3 +202,18 @@ def test_dead_letters_are_replayed_in_their_order() -> None:
         replayed = [e.id for e in sim.history if e.kind == "started" and e.detail == "replay"]
         assert replayed == ["m0", "m1", "m2"]
         assert sim.poisoned == []
+
+
+def test_what_a_dead_process_settles_late_has_no_effect() -> None:
+    """Its task, which does not know it, acknowledges in the same step."""
+    with simulation(shards=2) as sim:
+        sim.start_process()
+        sim.publish(1, script=("wait",))
+        sim.advance(0.05)
+        [first] = sim.busy
+        sim.publish(8, keys=8, script=("die",))
+        sim.fault(LateAck(by_s=0.05))
+        sim.advance(2.0)
+        assert first not in sim.alive
+        sim.start_process()
+        sim.finish()

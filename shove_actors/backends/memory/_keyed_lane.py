@@ -143,7 +143,8 @@ class MemoryPinned:
 
         if not lost:
             self._unread.add(ticket)
-            if effect is not None and effect.late_s:
+            link = self.backend.link
+            if effect is not None and effect.late_s and link.connected and not link.dead:
                 server.call_at(server.now() + effect.late_s, read_late)
             elif not self.backend.link.send(read):
                 self._unread.discard(ticket)

@@ -270,11 +270,12 @@ class MemoryLane:
         if effect is not None and effect.late_s and not lost:
             server = self._backend.server
             link, connection = self._backend.link, self._backend.link.connection
-            server.call_at(
-                server.now() + effect.late_s,
-                # Not if the connection was cut in between.
-                lambda: carried_out() if link.connection == connection else None,
-            )
+            if link.connected and not link.dead:
+                server.call_at(
+                    server.now() + effect.late_s,
+                    # Not if the connection was cut in between.
+                    lambda: carried_out() if link.connection == connection else None,
+                )
         elif not lost:
             self._backend.link.send(carried_out)
         if of is not None and ticket in self._unprocessed:
