@@ -72,7 +72,9 @@ def properties(session: nox.Session) -> None:
     # The Hypothesis profiles and the Trio hook live in tests/conftest.py, which pytest reads by
     # itself only for what lies under tests/.
     session.run(
-        "python", "-m", "pytest", "-m", "", "-p", "tests.conftest", *(args or ["properties"]),
+        # One more process than this is meant for has cores: those on a real server mostly wait.
+        "python", "-m", "pytest", "-m", "", "-n", "3", "-p", "tests.conftest",
+        *(args or ["properties"]),
         env={"HYPOTHESIS_PROFILE": profile},
     )  # fmt: skip
 

@@ -142,6 +142,8 @@ class Model:
     letters: list[_Letter] = field(default_factory=list)
     #: By key: the letters to replay, the first of which has poisoned it.
     poisoned: dict[str, list[_Letter]] = field(default_factory=dict)
+    #: Why that one failed; of a replay that has stopped, the last time.
+    reasons: dict[str, str] = field(default_factory=dict)
     handled: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
     answers: dict[str, list[Answer]] = field(default_factory=dict)
 
@@ -183,6 +185,7 @@ class Model:
             letter = _Letter(message.id, message.key, *found)
             if self.policy is SequenceFailure.FAIL_ALL:
                 self.poisoned[message.key] = [letter]
+                self.reasons[message.key] = letter.reason
         self.letters.append(letter)
 
     def _attempts(self, id_: str, key: str) -> tuple[str, int] | None:
@@ -209,6 +212,7 @@ class Model:
             if found is not None:
                 # Another state of the key: asking again is another request.
                 self.poisoned[key] = list(letters)
+                self.reasons[key] = found[0]
                 return
             self.letters = [other for other in self.letters if other is not letter]
             letters.pop(0)
@@ -222,7 +226,7 @@ class Model:
         return Seen(
             {key: list(all_) for key, all_ in self.handled.items()},
             dead,
-            {key: (letters[0].id, letters[0].reason) for key, letters in self.poisoned.items()},
+            {key: (letters[0].id, self.reasons[key]) for key, letters in self.poisoned.items()},
             [message.id for message in self.queue if message.control is None],
         )
 

@@ -381,7 +381,7 @@ class PullMachine(RuleBasedStateMachine):
         assert self.options is not None
         if self.options.stop_after is not None:
             wanted = min(wanted, self.options.stop_after)
-        for _ in range(400):
+        for _ in range(400 + 4 * wanted):
             while self.in_hand:
                 self.handler_returns()
             while self.buffered and not engine.finished:
