@@ -55,9 +55,8 @@ class LedgerMachine(MessagingMachine):
     # Most of the machine's rules are left out, so that a minute is enough. A test keeps them.
     busy_process_is_hit = settle_is_the_last = message_kills = None  # type: ignore[assignment]
     kill = start_process = stop_process = None  # type: ignore[assignment]
-    publish_again = deliver = release = None  # type: ignore[assignment]
-    publish_foreign = copy_has_no_room = None  # type: ignore[assignment]
-    busy_process_drains = key_is_poisoned = None  # type: ignore[assignment]
+    publish_again = publish_foreign = deliver = release = None  # type: ignore[assignment]
+    copy_has_no_room = busy_process_drains = key_is_poisoned = None  # type: ignore[assignment]
 
     def __init__(self) -> None:
         super().__init__()
