@@ -11,6 +11,8 @@ from collections.abc import Hashable
 
 import trio
 
+from shove_actors._errors import UsageError
+
 from ._delivery import Delivery
 from ._key_lanes import KeyLanes
 from ._lane_buffer import BUSY_S, PAUSE_S, LaneBuffer
@@ -53,7 +55,7 @@ class KeyedBuffer(LaneBuffer):
         self._offer()
 
     def push_front(self, delivery: Delivery) -> None:
-        raise NotImplementedError("a keyed lane gives nothing back to the front: see `again`")
+        raise UsageError("a keyed lane gives nothing back to the front: see `again`")
 
     def ended(self, delivery: Delivery) -> None:
         """It was in flight, and is settled. Its worker looks for the next one itself."""
