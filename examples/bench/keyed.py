@@ -4,14 +4,17 @@
 
 For handlers that do nothing and handlers that sleep 1 to 5 ms, 8 shards, and 64, 1,000 and 100,000
 keys, uniform and Zipf: messages per second from the start of the group until the last
-acknowledgement is confirmed, the median of the rounds. Everything runs on this machine, with a
-server of its own, in one process, through the public API.
+acknowledgement is confirmed, the median of the rounds; what is compared ran in the same round, and
+the median of those ratios is shown. Everything runs on this machine, with a server of its own, in
+one process, through the public API.
 
     shard       sequenced, one message per shard at a time
     keyed       the same topic with many keys of a shard at once; `--in-flight` in all
     plain       no order, the same number of handlers at once
+    same        no order, and no more handlers at once than there are keys, because one per key is
+                all that order allows: what a consumer without order does at the same limit
     best        what the hottest key allows, if nothing but its handlers took time
-    keyed/able  what order costs: keyed beside plain, or beside `best` where that is less
+    keyed/able  what order costs: keyed beside `same`, or beside `best` where that is less
     CPU         microseconds of this process per message, keyed and plain: also on a busy machine
 """
 
@@ -24,7 +27,7 @@ import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -43,6 +46,8 @@ from shove_actors import (
 
 SHARDS: Final = 8
 SEED: Final = 7
+#: By mode: messages per second and CPU seconds of each round.
+Found: TypeAlias = "dict[str, list[tuple[float, float]]]"
 
 
 class Item(msgspec.Struct):
@@ -51,7 +56,7 @@ class Item(msgspec.Struct):
 
 
 def make_topic(name: str, mode: str, in_flight: int) -> Topic[Item]:
-    if mode == "plain":
+    if mode in ("plain", "same"):
         return Topic(Item, TopologyBuilder(name).hold_queue(5).dlq().build())
     builder = TopologyBuilder(name).sequenced(SequenceFailure.SKIP).routing_shards(SHARDS)
     if mode == "keyed":
@@ -107,13 +112,14 @@ async def one_run(
     items = [Item(number, key) for number, key in enumerate(keys)]
     for start in range(0, len(items), 2000):
         await broker.publisher().publish_batch(topic, items[start : start + 2000])
-    handler = Handler(len(items), sleeps, mode != "plain")
+    ordered = mode in ("shard", "keyed")
+    handler = Handler(len(items), sleeps, ordered)
     group = broker.consumer_group()
     group.register(
         topic,
         handler,
         prefetch=in_flight,
-        concurrent_processing=mode == "plain",
+        concurrent_processing=not ordered,
         ack_wait=30.0,
     )
     began, used = trio.current_time(), time.process_time()
@@ -136,20 +142,28 @@ async def delete(broker: Broker, name: str, mode: str, in_flight: int) -> None:
             continue
 
 
+def ratio(found: Found, beside: str, most: float = float("inf")) -> float:
+    """Keyed beside another one of the same round: the median."""
+    pairs = zip(found["keyed"], found[beside], strict=True)
+    return statistics.median(keyed / min(other, most) for (keyed, _), (other, _) in pairs)
+
+
 async def main(args: argparse.Namespace) -> None:
     print(
         f"{SHARDS} shards, {args.in_flight} handlers at once, {args.messages} messages, "
         f"median of {args.rounds}; messages per second"
     )
     print(
-        f"{'handler':>8} {'keys':>12} {'shard':>7} {'keyed':>7} {'plain':>7} {'best':>7} "
-        f"{'keyed/shard':>12} {'keyed/plain':>12} {'keyed/able':>11} {'CPU':>10}"
+        f"{'handler':>8} {'keys':>12} {'shard':>7} {'keyed':>7} {'plain':>7} {'same':>7} "
+        f"{'best':>7} {'keyed/shard':>12} {'keyed/plain':>12} {'keyed/able':>11} {'CPU':>10}"
     )
     rows = itertools.product((False, True), args.keys, (False, True))
     async with embedded_server() as server:
         for number, (sleeps, count, zipf) in enumerate(rows):
             keys = keys_of(count, zipf, args.messages)
-            found: dict[str, list[tuple[float, float]]] = {"shard": [], "keyed": [], "plain": []}
+            found: Found = {"shard": [], "keyed": [], "plain": []}
+            if count < args.in_flight:
+                found["same"] = []
             for turn in range(args.rounds):
                 for mode, rates in found.items():
                     few = len(keys)
@@ -157,20 +171,22 @@ async def main(args: argparse.Namespace) -> None:
                         few = max(2000, few // 8)
                     name = f"bench-{number}-{turn}-{mode}"
                     async with open_broker(NatsConfig(server.url)) as broker:
-                        rates.append(
-                            await one_run(broker, name, mode, keys[:few], sleeps, args.in_flight)
-                        )
+                        most = count if mode == "same" else args.in_flight
+                        rates.append(await one_run(broker, name, mode, keys[:few], sleeps, most))
                     async with open_broker(NatsConfig(server.url)) as broker:
                         await delete(broker, name, mode, args.in_flight)
-            shard, keyed, plain = (statistics.median(r for r, _ in f) for f in found.values())
-            _, cpu, plain_cpu = (min(used for _, used in f) * 1e6 for f in found.values())
             best = best_of(keys, sleeps)
+            found.setdefault("same", found["plain"])
+            rate = {mode: statistics.median(r for r, _ in f) for mode, f in found.items()}
+            cpu = {mode: min(used for _, used in f) * 1e6 for mode, f in found.items()}
+            used = f"{cpu['keyed']:.0f}/{cpu['plain']:.0f}"
             print(
                 f"{'1-5 ms' if sleeps else 'no-op':>8} "
                 f"{f'{count} ' + ('zipf' if zipf else 'even'):>12} "
-                f"{shard:7.0f} {keyed:7.0f} {plain:7.0f} {best:7.0f} "
-                f"{keyed / shard:12.2f} {keyed / plain:12.2f} {keyed / min(plain, best):11.2f} "
-                f"{f'{cpu:.0f}/{plain_cpu:.0f}':>10}",
+                f"{rate['shard']:7.0f} {rate['keyed']:7.0f} {rate['plain']:7.0f} "
+                f"{rate['same']:7.0f} {best:7.0f} "
+                f"{ratio(found, 'shard'):12.2f} {ratio(found, 'plain'):12.2f} "
+                f"{ratio(found, 'same', best):11.2f} {used:>10}",
                 flush=True,
             )
 

@@ -37,6 +37,7 @@ class Delivery:
         "reply",
         "sequence",
         "settled",
+        "size",
         "stream",
         "subject",
         "successor",
@@ -65,6 +66,8 @@ class Delivery:
         self.raw_headers = raw_headers
         self.stream = stream
         self.sequence = sequence
+        #: In bytes, headers and payload together.
+        self.size = len(payload) + len(raw_headers) if raw_headers else len(payload)
         #: The server's count, 1 for the first delivery.
         self.num_delivered = num_delivered
         #: When the stream stored it, nanoseconds of the server's clock.
@@ -101,10 +104,6 @@ class Delivery:
         if self._headers is None:
             self._headers = decode_headers(self.raw_headers) if self.raw_headers else _NO_HEADERS
         return self._headers
-
-    @property
-    def size(self) -> int:
-        return len(self.payload) + (len(self.raw_headers) if self.raw_headers else 0)
 
     def __repr__(self) -> str:
         return (

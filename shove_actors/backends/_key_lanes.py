@@ -73,7 +73,7 @@ class KeyLanes(Generic[K, T]):
         "_ready",
         "_stopped",
         "_tickets",
-        "_urgent",
+        "urgent",
     )
 
     def __init__(self, max_in_flight: int) -> None:
@@ -97,8 +97,8 @@ class KeyLanes(Generic[K, T]):
         self._doubted: dict[K, T] = {}
         #: Keys that have items, and wait for a proof and nothing else.
         self._blocked: dict[K, None] = {}
-        #: One of them is fresh.
-        self._urgent = False
+        #: One of them is fresh: somebody waits for a question to be asked.
+        self.urgent = False
         #: (due, ticket, key): tickets keep equal times in order, and keys need no order.
         self._delayed: list[tuple[float, int, K]] = []
         self._tickets = 0
@@ -149,7 +149,7 @@ class KeyLanes(Generic[K, T]):
             return
         self._first[key] = item
         if key in self._fresh:
-            self._urgent = True
+            self.urgent = True
         elif key not in self._asked and key not in self._doubted:
             if key in self._barred:
                 self._stopped.append(key)
@@ -170,10 +170,13 @@ class KeyLanes(Generic[K, T]):
         """What was in flight of this key is settled, and the server may not know it."""
         self._in_flight.remove(key)
         self._count -= 1
+        if key not in self._behind:  # as is the rule with many keys
+            self._fresh[key] = self._first.pop(key)
+            return
         self._fresh[key] = self._first[key]
-        if self._next_of(key):
-            self._blocked[key] = None
-            self._urgent = True
+        self._next_of(key)
+        self._blocked[key] = None
+        self.urgent = True
 
     def drop(self, key: K) -> None:
         """What was in flight of this key is nobody's any more."""
@@ -260,13 +263,13 @@ class KeyLanes(Generic[K, T]):
     @property
     def wants_proof(self) -> bool:
         """Whether to ask now."""
-        return (self._urgent or len(self._fresh) >= UNPROVEN_MOST) and not self._asked
+        return (self.urgent or len(self._fresh) >= UNPROVEN_MOST) and not self._asked
 
     def ask(self) -> ValuesView[T]:
         """A question is sent, behind everything that is fresh: what it is about."""
         assert not self._asked
         self._asked, self._fresh = self._fresh, {}
-        self._urgent = False
+        self.urgent = False
         return self._asked.values()
 
     def answered(self) -> None:
@@ -282,7 +285,7 @@ class KeyLanes(Generic[K, T]):
         self._doubted.update(self._asked)
         self._doubted.update(self._fresh)
         self._asked, self._fresh = {}, {}
-        self._urgent = False
+        self.urgent = False
 
     def resent(self, match: Callable[[T], bool]) -> None:
         """One that may be unproven had not been read, and was settled once more just now.
@@ -296,7 +299,7 @@ class KeyLanes(Generic[K, T]):
             for key in back:
                 del self._doubted[key]
         self._fresh.update(back)
-        self._urgent = self._urgent or any(key in self._blocked for key in back)
+        self.urgent = self.urgent or any(key in self._blocked for key in back)
 
     def proven(self, key: K) -> None:
         """A doubted one was read."""
@@ -318,6 +321,6 @@ class KeyLanes(Generic[K, T]):
         self._stopped.clear()
         self._delayed.clear()
         self._blocked.clear()
-        self._urgent = False
+        self.urgent = False
         self._count -= len(dropped)
         return dropped

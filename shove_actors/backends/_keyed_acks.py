@@ -78,7 +78,7 @@ _SEQUENCE: Final = attrgetter("sequence")
 class KeyedAcks:
     """Of one lane."""
 
-    __slots__ = ("_buffer", "_durable", "_stir", "_ticket")
+    __slots__ = ("_buffer", "_durable", "_stir", "_stirred", "_ticket")
 
     def __init__(self, durable: PinnedDurable, buffer: KeyedBuffer) -> None:
         self._durable = durable
@@ -86,6 +86,7 @@ class KeyedAcks:
         #: Of the question that is under way.
         self._ticket = 0
         self._stir = trio.Event()
+        self._stirred = False
 
     @property
     def unproven(self) -> int:
@@ -99,25 +100,20 @@ class KeyedAcks:
 
     def send(self, delivery: Delivery, *, seen: bool) -> None:
         """Its handler has ended well. `seen`: it was delivered to us since our last rewind."""
-        self._buffer.ended(delivery)
-        if not self._durable.connected:
-            # It is not sent, and an answer to a later one must not prove it.
-            self.doubt()
-        elif not seen:
-            # It may be ignored, and be delivered again to somebody else than us.
-            self._durable.ack(delivery)
-            self.doubt()
-        elif self._buffer.lanes.wants_proof:
+        lanes = self._buffer.lanes
+        lanes.ended(delivery.key)
+        if seen and lanes.wants_proof and self._durable.connected:
             self._ask(delivery)
-        else:
-            self._durable.ack(delivery)
-            if not self._stir.is_set():
-                self._stir.set()
+        elif not self._durable.ack(delivery) or not seen:
+            # It was not sent, and an answer to a later one must not prove it. Or it may be
+            # ignored, and be delivered again to somebody else than us.
+            self.doubt()
+        elif not self._stirred:
+            self._wake()
 
     def ask_if_needed(self) -> None:
         """A message has come, whose key is unproven perhaps."""
-        lanes = self._buffer.lanes
-        if lanes.wants_proof and self._durable.connected:
+        if self._buffer.lanes.wants_proof and self._durable.connected:
             self._ask()
 
     def send_again(self, delivery: Delivery) -> None:
@@ -140,7 +136,11 @@ class KeyedAcks:
         lanes = self._buffer.lanes
         if lanes.unproven:
             lanes.doubt()
-            self._stir.set()
+            self._wake()
+
+    def _wake(self) -> None:
+        self._stirred = True
+        self._stir.set()
 
     def _ask(self, unsent: Delivery | None = None) -> None:
         self._ticket += 1
@@ -148,7 +148,8 @@ class KeyedAcks:
         if unsent is not None and unsent is not last:
             self._durable.ack(unsent)
         self._durable.ask(last, self._ticket)
-        self._stir.set()
+        if not self._stirred:
+            self._wake()
 
     async def look_after(self) -> None:
         """What no answer came for, and what nobody has asked for."""
@@ -168,7 +169,7 @@ class KeyedAcks:
                 elif lanes.fresh and self._durable.connected:
                     self._ask()
             else:
-                self._stir = trio.Event()
+                self._stir, self._stirred = trio.Event(), False
                 await self._stir.wait()
 
     async def _look_for_doubted(self) -> None:

@@ -51,8 +51,10 @@ class KeyedBuffer(LaneBuffer):
         return self.lanes.next_due
 
     def push(self, delivery: Delivery) -> None:
-        self.lanes.push(delivery.key, delivery)
-        self._offer()
+        lanes = self.lanes
+        lanes.push(delivery.key, delivery)
+        if not self._woken and self._lot and lanes.startable:
+            self._wake_one()
 
     def push_front(self, delivery: Delivery) -> None:
         raise UsageError("a keyed lane gives nothing back to the front: see `again`")

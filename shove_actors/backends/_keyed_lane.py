@@ -73,6 +73,8 @@ class KeyedLane:
         #: Called when the shard was taken, is to be let go of, or is not ours any more.
         self.on_change: Callable[[], None] | None = None
         self._known_as = (False, False)
+        #: `trio.current_time`, without looking for the clock each time.
+        self._now = trio.lowlevel.current_clock().current_time
         #: Winding down: what was in handlers when that began, and is still.
         self._noted: set[Delivery] | None = None
         self._soon_until = 0.0
@@ -82,7 +84,7 @@ class KeyedLane:
         self._released = trio.Event()
         self._ask = trio.Event()
         self._timer = trio.Event()
-        self._pulls = KeyedPulls(
+        self.pulls = KeyedPulls(
             self.ownership, durable, self._buffer, self._held, spec.credit, spec.ack_wait_s
         )
         self._received = 0
@@ -108,7 +110,7 @@ class KeyedLane:
     @property
     def requested(self) -> int:
         """Asked for and not here yet."""
-        return self._pulls.requested
+        return self.pulls.requested
 
     @property
     def keys(self) -> int:
@@ -163,34 +165,36 @@ class KeyedLane:
             return
         if wanted:
             own.want()
-            self._pulls.again()
+            self.pulls.again()
         else:
             own.leave()
         self._ask.set()
         self._timer.set()
 
     def set_credit(self, credit: int) -> None:
-        self._pulls.grant(credit)
+        self.pulls.grant(credit)
         self._timer.set()
 
     def statistics(self) -> LaneStatistics:
         return LaneStatistics(
             waiting=len(self._buffer),
             held=len(self._held),
-            requested=self._pulls.requested,
-            credit=self._pulls.credit,
+            requested=self.pulls.requested,
+            credit=self.pulls.credit,
             received=self._received,
-            pulls=self._pulls.count,
+            pulls=self.pulls.count,
         )
 
     # ------------------------------------------------------------------ for workers
 
     def receive_nowait(self) -> Delivery:
         # Also in the pass in which the process was stopped, before the keeper has looked.
-        now = trio.current_time()
+        now = self._now()
         if now >= self.ownership.lapses_at:
             self._look(now)
-        delivery = self._buffer.receive_nowait()
+        delivery = self._buffer.lanes.take()
+        if delivery is None:
+            delivery = self._buffer.receive_nowait()  # raises why not
         self._taken[delivery] = None
         return delivery
 
@@ -204,18 +208,17 @@ class KeyedLane:
             self.forget(delivery)
 
     def ack(self, delivery: Delivery) -> None:
-        now = trio.current_time()
+        now = self._now()
         if not self._ends(delivery, now):
             return
         sequence = delivery.sequence
         del self._held[sequence]
-        self._pulls.freed(delivery.size)
-        if self._noted is not None and now < self._soon_until and delivery in self._noted:
+        noted = self._noted
+        if noted is not None and now < self._soon_until and delivery in noted:
             self._buffer.lanes.goes_on(delivery.key)
         self.acks.send(delivery, seen=sequence <= self.ownership.seen)
-        if self._pulls.has_room:
-            self._pulls.top_up(now)
-        if self._noted is not None:
+        self.pulls.settled(delivery.size, now)
+        if noted is not None:
             self._ended_noted(delivery)
 
     def nak(self, delivery: Delivery, delay_s: float | None = None) -> None:
@@ -269,7 +272,7 @@ class KeyedLane:
         if not self.ownership.starts:
             # Leaving: whoever comes next has it from the server.
             del self._held[delivery.sequence]
-            self._pulls.freed(delivery.size)
+            self.pulls.freed(delivery.size)
             self._buffer.drop(delivery)
             return
         after = self._delivery(
@@ -330,7 +333,6 @@ class KeyedLane:
         sequence: int,
         timestamp_ns: int,
         reply: bytes,
-        *,
         now: float,
         requested: bool = True,
     ) -> None:
@@ -338,7 +340,7 @@ class KeyedLane:
         own = self.ownership
         if own.leaving or now >= own.lapses_at:
             self._look(now)
-        pulls = self._pulls
+        pulls = self.pulls
         if requested and pulls.requested:
             pulls.requested -= 1
         self._received += 1
@@ -365,7 +367,8 @@ class KeyedLane:
             self._held[sequence] = delivery
             pulls.took(delivery.size)
             self._buffer.push(delivery)
-            self.acks.ask_if_needed()
+            if self._buffer.lanes.urgent:
+                self.acks.ask_if_needed()
             if not pulls.requested:
                 pulls.top_up(now)
             return
@@ -382,14 +385,14 @@ class KeyedLane:
 
     def refused(self) -> None:
         """A pull with the present pin was turned away."""
-        self._pulls.ended(None)
+        self.pulls.ended(None)
         self.ownership.refused(trio.current_time())
         self._ask.set()
         self._timer.set()
 
     def pull_ended(self, left: int | None) -> None:
         """A request ended; so much of it was left (None: all)."""
-        self._pulls.ended(left)
+        self.pulls.ended(left)
         self._timer.set()
 
     def heartbeat(self, count: int | None) -> None:
@@ -399,20 +402,20 @@ class KeyedLane:
             self._ask.set()
 
     def disconnected(self) -> None:
-        self._pulls.ended(None)
+        self.pulls.ended(None)
         self.acks.doubt()
         self.ownership.disconnected()
         self._ask.set()
 
     def reconnected(self) -> None:
-        self._pulls.again()
+        self.pulls.again()
         self.ownership.reconnected(trio.current_time())
         self._ask.set()
         self._timer.set()
 
     def recreated(self) -> None:
         """The durable was deleted: it is another one, or will be."""
-        self._pulls.ended(None)
+        self.pulls.ended(None)
         self.ownership.recreated()
         self._look(trio.current_time())
         self._ask.set()
@@ -467,11 +470,11 @@ class KeyedLane:
             now = trio.current_time()
             self._look(now)
             self._buffer.ripen(now)
-            self._pulls.top_up(now)
+            self.pulls.top_up(now)
             own = self.ownership
             wake = min(self._buffer.next_due, own.lapses_at)
             if own.pulls and own.connected:
-                wake = min(wake, self._pulls.due)
+                wake = min(wake, self.pulls.due)
             self._timer = trio.Event()
             with trio.CancelScope(deadline=wake):
                 await self._timer.wait()
@@ -483,7 +486,7 @@ class KeyedLane:
             self._drop_all()
         elif own.leaving and not self._left:
             self._left = True
-            self._pulls.stop()
+            self.pulls.stop()
             self._noted = None
             self._buffer.lanes.go_on()
         if not own.owns:
@@ -492,7 +495,7 @@ class KeyedLane:
             for delivery in self._buffer.take_all():
                 delivery.settled = delivery.lost = True
                 del self._held[delivery.sequence]
-                self._pulls.freed(delivery.size)
+                self.pulls.freed(delivery.size)
         if self._known_as != (own.owns, own.leaving):
             self._known_as = own.owns, own.leaving
             if self.on_change is not None:
@@ -511,7 +514,7 @@ class KeyedLane:
         for delivery in self._buffer.reset():
             delivery.settled = delivery.lost = True
         self._held.clear()
-        self._pulls.bytes = 0
+        self.pulls.bytes = 0
         self._noted = None
         self.acks.doubt()
         for delivery in list(self._taken):

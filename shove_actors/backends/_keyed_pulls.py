@@ -93,14 +93,15 @@ class KeyedPulls:
         """It is not any more."""
         self.bytes -= size
 
-    @property
-    def has_room(self) -> bool:
-        """Whether to ask now, when one of those that were in hand was settled."""
+    def settled(self, size: int, now: float) -> None:
+        """The same, because its handler has ended: there may be reason to ask for more."""
+        self.bytes -= size
         requested = self.requested
         if self._ahead_most - self._buffer.lanes.ahead - requested < self.refill:
-            return False
+            return
         room = self._room - requested
-        return room >= self.refill or (room > 0 and not requested)
+        if room >= self.refill or (room > 0 and not requested):
+            self.top_up(now)
 
     @property
     def _comes_again(self) -> bool:

@@ -37,8 +37,11 @@ class PinnedDurable(Protocol):
         """Forget all pulls: what is heard of them from now on is only messages."""
         ...
 
-    def ack(self, delivery: Delivery) -> None:
-        """Send its acknowledgement, behind those before it. Nothing is heard of it."""
+    def ack(self, delivery: Delivery) -> bool:
+        """Send its acknowledgement, behind those before it. Nothing is heard of it.
+
+        False: not connected, it was not sent.
+        """
         ...
 
     def ask(self, delivery: Delivery, ticket: int) -> None:

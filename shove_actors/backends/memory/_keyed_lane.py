@@ -54,8 +54,8 @@ class _Inbox:
             message.sequence,
             message.timestamp_ns,
             b"",
-            now=trio.current_time(),
-            requested=not self.old,
+            trio.current_time(),
+            not self.old,
         )
 
     def refused(self) -> None:
@@ -109,8 +109,11 @@ class MemoryPinned:
         old.old = True
         self.backend.link.send(partial(self.durable.forget_requests, old))
 
-    def ack(self, delivery: Delivery) -> None:
-        self._settle(delivery, None)
+    def ack(self, delivery: Delivery) -> bool:
+        connected = self.connected
+        if connected:
+            self._settle(delivery, None)
+        return connected
 
     def ask(self, delivery: Delivery, ticket: int) -> None:
         self._settle(delivery, ticket)

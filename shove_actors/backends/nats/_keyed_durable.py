@@ -74,6 +74,7 @@ class NatsPinned:
         #: The latest pin, and the header that it comes in.
         self._pin: str | None = None
         self._pin_line = b"\r\n\r\n\r\n"
+        self._now = trio.lowlevel.current_clock().current_time
         #: The latest subject, and decoded: nearly always the same.
         self._subject = b"", ""
         self.lane: NatsKeyedLane
@@ -105,9 +106,11 @@ class NatsPinned:
         self.deadline = _NEVER
         self._backend.start_soon(self._conn.unsubscribe, old)
 
-    def ack(self, delivery: Delivery) -> None:
+    def ack(self, delivery: Delivery) -> bool:
+        if self.lane.recovery.active:
+            return False
         self._last_acked = reply = delivery.reply
-        self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
+        return self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
 
     def ask(self, delivery: Delivery, ticket: int) -> None:
         self._last_acked = delivery.reply
@@ -199,14 +202,14 @@ class NatsPinned:
     def _on_message(
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
     ) -> None:
-        now = trio.current_time()
+        now = self._now()
         if reply.startswith(b"$JS.ACK."):
             self._deliver(subject, reply, header_block, payload, now, True)
         else:
             status = None if payload else status_of(header_block)
             if status is not None:
                 self._on_status(*status, header_block)
-        self.deadline = now + self.patience_s if self.lane.requested else _NEVER
+        self.deadline = now + self.patience_s if self.lane.pulls.requested else _NEVER
 
     def _on_late_message(
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
@@ -228,8 +231,11 @@ class NatsPinned:
         first = 5 if len(tokens) == 9 else 7
         if subject != self._subject[0]:
             self._subject = subject, subject.decode(errors="backslashreplace")
+        # The last of that name: the server's, whatever the publisher has written. Nearly always the
+        # same as before.
+        known = header_block is not None and self._pin_line in header_block
         self.lane.arrived(
-            self._pin_of(header_block),
+            self._pin if known else self._pin_of(header_block),
             int(tokens[first + 1]),
             self._subject[1],
             payload,
@@ -237,16 +243,14 @@ class NatsPinned:
             int(tokens[first]),
             int(tokens[first + 2]),
             reply,
-            now=now,
-            requested=requested,
+            now,
+            requested,
         )
 
     def _pin_of(self, header_block: bytes | None) -> str | None:
-        """The last of that name: the server's, whatever the publisher has written."""
+        """Which pin it came with, when that is not the one before it."""
         if header_block is None:
             return None
-        if self._pin_line in header_block:
-            return self._pin
         start = header_block.rfind(_PIN_HEADER)
         if start < 0:
             return None

@@ -71,7 +71,7 @@ async def test_large_messages_do_not_fill_the_memory(
         one.lane.ack(first)
         with trio.fail_after(SOON_S * 4):
             assert len(await one.take(count)) == count
-        assert one.lane._pulls.bytes == 0
+        assert one.lane.pulls.bytes == 0
 
 
 async def test_what_is_in_hand_comes_again_in_large_pieces(

@@ -24,7 +24,8 @@ async def test_keyed_lane(
 
 async def test_the_server_restarts(own_server: ServerProcess) -> None:
     """Pins are forgotten; handlers go on, and nothing is handled twice."""
-    async with owner(own_server, "q") as one:
+    # A lease that outlasts a server's start also where much else is running.
+    async with owner(own_server, "q", ack_wait_s=30.0) as one:
         await one.publish("a-1", "a-2", "b-1", "b-2")
         first = [await one.next() for _ in range(2)]
         await trio.to_thread.run_sync(own_server.kill)
