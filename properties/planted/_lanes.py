@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shove_actors.backends import margins
+from shove_actors.backends import KeyedLane, margins
 from shove_actors.backends.memory._backend import MemoryBackend
 from shove_actors.backends.memory._durable import Durable
 from shove_actors.backends.memory._lane import MemoryLane
@@ -38,6 +38,13 @@ LANES = (
                 ("max_ack_pending=1,", "max_ack_pending=2,"),
             ),
         ),
+    ),
+    Defect(
+        name="wait-not-handed-on",
+        wrong="Who takes a keyed shard over tries at once what was to wait.",
+        by="B",
+        machines=("keyed",),
+        plants=(edit(KeyedLane, "arrived", ("if sequence in own.tries:", "if False:")),),
     ),
     Defect(
         name="lease-not-renewed",

@@ -31,6 +31,7 @@ MACHINES: dict[str, tuple[str, str]] = {
     "serial": ("test_lane_machine", "SerialMachine"),
     "skip": ("test_lane_machine", "SkipMachine"),
     "fail_all": ("test_lane_machine", "FailAllMachine"),
+    "keyed": ("test_lane_machine", "KeyedMachine"),
     "plan": ("test_supervisor_machine", "PlanAlone"),
     "supervisor": ("test_supervisor_machine", "PlanAndTrio"),
     "routing": ("test_routing_table", ""),

@@ -41,7 +41,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, KeysView, Mapping, ValuesView
+from collections.abc import Callable, Hashable, Iterator, KeysView, Mapping, ValuesView
 from typing import Final, Generic, TypeVar
 
 from shove_actors._errors import UsageError
@@ -158,6 +158,15 @@ class KeyLanes(Generic[K, T]):
             return
         self._blocked[key] = None
 
+    def push_later(self, key: K, item: T, due: float) -> None:
+        """The same, of one that was tried before, and is not to be again before `due`."""
+        if key in self._first or key in self._fresh or key in self._asked or key in self._doubted:
+            self.push(key, item)
+            return
+        self._count += 1
+        self._first[key] = item
+        self._later(key, due)
+
     def take(self) -> T | None:
         """The next one to handle; it is in flight then. None: there is none at present."""
         if not self._ready or len(self._in_flight) >= self._max:
@@ -205,6 +214,9 @@ class KeyLanes(Generic[K, T]):
     def again(self, key: K, due: float) -> None:
         """What was in flight of this key is to be tried again at `due`; its key waits with it."""
         self._in_flight.remove(key)
+        self._later(key, due)
+
+    def _later(self, key: K, due: float) -> None:
         self._tickets += 1
         heapq.heappush(self._delayed, (due, self._tickets, key))
 
@@ -212,6 +224,10 @@ class KeyLanes(Generic[K, T]):
         """What is in flight of this key is `item` now."""
         assert key in self._in_flight
         self._first[key] = item
+
+    def later(self) -> Iterator[tuple[T, float]]:
+        """What waits for its next try, and until when."""
+        return ((self._first[key], due) for due, _, key in self._delayed)
 
     def ripen(self, now: float) -> int:
         """Those that are due by now are ready. How many there were."""

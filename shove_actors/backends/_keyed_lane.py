@@ -30,7 +30,6 @@ wait again to whoever is pinned. That is us, and it is recognised (`Fate.AGAIN`)
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -56,15 +55,18 @@ SOON_S: Final = 1.0
 
 
 class KeyedLane:
-    """See `backends._port.Lane`. `run` does its work; without it nothing is ever owned."""
+    """See `backends._port.Lane`. `run` does its work; without it nothing is ever owned.
 
-    def __init__(self, spec: LaneSpec, durable: PinnedDurable) -> None:
+    `name`: by which it owns the shard; nobody else's, ever.
+    """
+
+    def __init__(self, spec: LaneSpec, durable: PinnedDurable, name: str) -> None:
         if spec.keyed is None:
             raise UsageError(f"{spec.durable!r} has no keyed lane")
         self._spec = spec
         self._key_of = spec.keyed.key_of
         self._durable = durable
-        self.ownership = Ownership(f"{os.getpid()}-{os.urandom(6).hex()}", spec.ack_wait_s)
+        self.ownership = Ownership(name, spec.ack_wait_s)
         self._buffer = KeyedBuffer(spec.keyed.max_in_flight)
         self._held: dict[int, Delivery] = {}
         #: In a worker's hands, also when it is not ours any more.
@@ -271,6 +273,7 @@ class KeyedLane:
         """The same message once more, after the delay, before the others of its key."""
         if not self.ownership.starts:
             # Leaving: whoever comes next has it from the server.
+            self.ownership.waits[delivery.sequence] = trio.current_time() + delay_s
             del self._held[delivery.sequence]
             self.pulls.freed(delivery.size)
             self._buffer.drop(delivery)
@@ -366,7 +369,11 @@ class KeyedLane:
             delivery.key = self._key_of(delivery)
             self._held[sequence] = delivery
             pulls.took(delivery.size)
-            self._buffer.push(delivery)
+            if sequence in own.tries:
+                self._buffer.lanes.push_later(delivery.key, delivery, own.tries.pop(sequence))
+                self._timer.set()
+            else:
+                self._buffer.push(delivery)
             if self._buffer.lanes.urgent:
                 self.acks.ask_if_needed()
             if not pulls.requested:
@@ -492,6 +499,7 @@ class KeyedLane:
         if not own.owns:
             self._left = False
         elif own.leaving and len(self._buffer):
+            own.waits.update((item.sequence, due) for item, due in self._buffer.lanes.later())
             for delivery in self._buffer.take_all():
                 delivery.settled = delivery.lost = True
                 del self._held[delivery.sequence]

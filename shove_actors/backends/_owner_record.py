@@ -15,6 +15,10 @@ with them what finds a message that kills every process that handles it. So they
 each owner that did not let go in order, the range of sequences that it may have had in hand. They
 are sequences of one stream, which the record names: one that was deleted and declared anew counts
 from 1 again.
+
+Nor does a durable know how long a message was to wait for its next try. Who lets go in order leaves
+that here (`tries`), as what is left of it: clocks need not agree, and the gap until somebody takes
+the shard makes it longer, never shorter. After a crash nobody knows, and it is tried at once.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ import msgspec
 #: Ranges of lost owners that are remembered, the newest. More than any budget of retries that is
 #: in use; beyond it a message is suspected later than it could be.
 REMEMBERED: Final = 64
+#: Waits that are handed on, the longest: 20 kB. What is beyond them is tried too early.
+TRIES_MOST: Final = 1000
 
 
 class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,7 +39,8 @@ class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     `lost`: first and last sequence of what each owner that vanished may have had in hand. `lease`:
     the owner's, in seconds; 0 in a record of those who do not write it. `stream`: names the stream
-    of the sequences among all that had its name; empty if that is not known.
+    of the sequences among all that had its name; empty if that is not known. `tries`: sequences
+    that were not to be tried before so many seconds had passed.
     """
 
     owner: str
@@ -42,6 +49,7 @@ class OwnerRecord(msgspec.Struct, frozen=True, kw_only=True):
     lost: tuple[tuple[int, int], ...] = ()
     lease: float = 0.0
     stream: str = ""
+    tries: tuple[tuple[int, float], ...] = ()
 
     def deliveries(self, sequence: int) -> int:
         """How often the message was delivered to owners, this one included."""

@@ -63,7 +63,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from . import _margins as margins
-from ._owner_record import OwnerRecord, claimed, lost_record
+from ._owner_record import TRIES_MOST, OwnerRecord, claimed, lost_record
 from ._owner_steps import Fate as Fate
 from ._owner_steps import Step as Step
 
@@ -104,6 +104,9 @@ class Ownership:
         self.record: OwnerRecord | None = None
         self.revision = 0
         self.wanted_record: OwnerRecord | None = None
+        #: Not to be tried before (Trio time, by sequence): what was left to us, and what we leave.
+        self.tries: dict[int, float] = {}
+        self.waits: dict[int, float] = {}
         #: When the write left us that proves our ownership.
         self.proof = -_NEVER
         #: When `lapsed` becomes true, unless the lease is renewed.
@@ -336,7 +339,14 @@ class Ownership:
         if self.leaving and not hand and not self._given_back:
             return Step.REWIND, now
         if self.leaving and not hand:
-            self.wanted_record = _with(self.record, high=self.last, handed_on=True)
+            waits = sorted((due - now, n) for n, due in {**self.tries, **self.waits}.items())
+            self.wanted_record = replace(
+                _with(self.record, high=self.last),
+                handed_on=True,
+                tries=tuple(
+                    (sequence, after) for after, sequence in waits[-TRIES_MOST:] if after > 0
+                ),
+            )
             return Step.RELEASE, now
         if now >= self._renew_at:
             self.wanted_record = _with(self.record, high=self.last)
@@ -441,6 +451,8 @@ class Ownership:
         record = self.wanted_record
         assert record is not None
         if step is Step.CLAIM:
+            self.tries = _due(self.record, record, now)
+            self.waits = {}
             self.owns, self.leaving = True, not self.wanted
             self.last = 0
             self._doubt = self._verify = self._unpin = False
@@ -485,5 +497,12 @@ class Ownership:
         self.proof = -_NEVER
 
 
-def _with(record: OwnerRecord, *, high: int, handed_on: bool = False) -> OwnerRecord:
-    return replace(record, handed_on=handed_on, high=max(high, record.high))
+def _with(record: OwnerRecord, *, high: int) -> OwnerRecord:
+    return replace(record, handed_on=False, high=max(high, record.high))
+
+
+def _due(before: OwnerRecord | None, record: OwnerRecord, now: float) -> dict[int, float]:
+    """What was not to be tried before when, of the same stream."""
+    if before is None or (before.stream and before.stream != record.stream):
+        return {}
+    return {sequence: now + after for sequence, after in before.tries}

@@ -295,6 +295,12 @@ class Backend(Protocol):
 
     def now_ns(self) -> int: ...
 
+    def new_name(self) -> str:
+        """One that nobody else has who uses the same server. In memory it is the same in every run:
+        who owns a shard may depend on the order of names.
+        """
+        ...
+
     def post(self, batch: Sequence[Post]) -> None: ...
 
     async def diagnose(self, subject: str) -> Exception:

@@ -9,7 +9,6 @@ Tests: `tests/runtime/test_shares.py`, `test_keyed_sharing.py`, `test_keyed_reba
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
@@ -52,7 +51,7 @@ class Balance:
         self._lease_s = lanes[0].spec.ack_wait_s
         # By when it has come, as the server has it. If clocks differ, shards move once more often.
         came_at = max(0, backend.now_ns())
-        self._name = f"{PREFIX}{came_at:020d}-{os.getpid()}-{os.urandom(6).hex()}"
+        self._name = f"{PREFIX}{came_at:020d}-{backend.new_name()}"
         self._presence = Presence(self._name, self._lease_s)
         self._revision = 0
         self._troubled = False

@@ -73,4 +73,8 @@ class EndChecks(LetterChecks, OrderChecks):
         first = message.first
         if first is None or message.doubtful or not topic.rules.publishes or "L" not in topic.only:
             return
-        raise self._breach("L", first, f"{id_} was handled, and nobody has published it", end=True)
+        # A repeat whose answer came after the first of the two was handled: it speaks for both.
+        last = topic.messages[first.id]
+        if last.published is None and not last.doubtful:
+            said = f"{id_} was handled, and nobody has published it"
+            raise self._breach("L", first, said, end=True)

@@ -134,6 +134,7 @@ class Simulation(Told, Generic[M]):
             replays=replays,
             suspects=True,
             keyed=topology.keyed is not None,
+            publishes=True,
             only=only,
         )
         self.revive = revive

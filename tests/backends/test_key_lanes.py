@@ -267,6 +267,17 @@ class AgainstAList(RuleBasedStateMachine):
         self.lanes.push(key, self.number)
         self.hand.append((key, self.number))
 
+    @rule(key=st.sampled_from(KEYS), delay=st.integers(0, 3))
+    def push_later(self, key: str, delay: int) -> None:
+        """What waits already, or for a proof, comes first anyway."""
+        self.number += 1
+        due = self.now + delay + 0.5
+        self.lanes.push_later(key, self.number, due)
+        known = {*self.fresh, *self.asked, *self.doubted, *(k for k, _ in self.hand)}
+        self.hand.append((key, self.number))
+        if key not in known:
+            self.due[key] = due
+
     @rule()
     def take(self) -> None:
         ready = self._ready()
@@ -386,6 +397,8 @@ class AgainstAList(RuleBasedStateMachine):
         ready = len(self._ready())
         assert self.lanes.startable == min(ready, self.most - len(self.flying))
         assert self.lanes.next_due == min(self.due.values(), default=float("inf"))
+        later = {(self._first(key), due) for key, due in self.due.items()}
+        assert set(self.lanes.later()) == later
 
 
 TestAgainstAList = AgainstAList.TestCase

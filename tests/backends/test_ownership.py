@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from shove_actors.backends._owner_record import (
     REMEMBERED,
+    TRIES_MOST,
     OwnerRecord,
     claimed,
     decode_owner,
@@ -337,6 +339,57 @@ def test_leaving_unpins() -> None:
     assert own.pin is None
 
 
+def handed_on(own: Ownership, now: float) -> OwnerRecord:
+    own.leave()
+    assert step(own, now) is Step.REWIND
+    own.rewound(now)
+    assert step(own, now) is Step.RELEASE
+    record = own.wanted_record
+    assert record is not None
+    own.wrote(Step.RELEASE, 2, now, now)
+    return record
+
+
+def follower(record: OwnerRecord, now: float, stream: str = "") -> Ownership:
+    own = Ownership("next", LEASE_S)
+    pinned(own, now=now)
+    own.read(record, 2, now)
+    own.looked("pin", 0, 9, now, stream)
+    assert step(own, now) is Step.CLAIM
+    own.wrote(Step.CLAIM, 3, now, now)
+    return own
+
+
+def test_what_waits_for_its_next_try_is_handed_on() -> None:
+    first = owner()
+    first.waits = {7: 8.0, 8: 5.0, 9: 2.0}
+    record = handed_on(first, 3.0)
+    assert sorted(record.tries) == [(7, 5.0), (8, 2.0)], "9 is due"
+    second = follower(record, 100.0)
+    assert second.tries == {7: 105.0, 8: 102.0}
+    assert second.record is not None
+    assert second.record.tries == (), "not for whoever comes after it has died"
+    # What has not come yet is handed on with the rest.
+    del second.tries[8]
+    second.waits = {20: 101.0}
+    assert sorted(handed_on(second, 100.5).tries) == [(7, 4.5), (20, 0.5)]
+
+
+def test_waits_are_of_one_stream() -> None:
+    first = owner()
+    first.waits = {7: 8.0}
+    record = replace(handed_on(first, 3.0), stream="monday")
+    assert follower(record, 4.0, "monday").tries == {7: 9.0}
+    assert follower(record, 4.0, "tuesday").tries == {}
+
+
+def test_the_longest_waits_are_handed_on() -> None:
+    own = owner()
+    own.waits = {n: float(n) for n in range(1, TRIES_MOST + 11)}
+    tries = dict(handed_on(own, 0.0).tries)
+    assert (len(tries), min(tries)) == (TRIES_MOST, 11)
+
+
 def test_nothing_is_asked_without_a_connection() -> None:
     own = owner()
     own.disconnected()
@@ -405,7 +458,13 @@ def test_settled_ranges_are_forgotten_and_there_are_never_many() -> None:
 def test_a_record_survives_the_wire() -> None:
     spans = ((1, 4), (2, 9))
     record = OwnerRecord(
-        owner="a", handed_on=True, high=9, lost=spans, lease=2.5, stream="2026-11-30T01:00:00Z"
+        owner="a",
+        handed_on=True,
+        high=9,
+        lost=spans,
+        lease=2.5,
+        stream="2026-11-30T01:00:00Z",
+        tries=((7, 0.5),),
     )
     assert decode_owner(encode_owner(record)) == record
     assert decode_owner(None) is None

@@ -158,6 +158,9 @@ def test_what_nobody_has_published(make: type[Story]) -> None:
     # Nobody was told what became of it; or it was there already.
     assert breach(make()._add("unconfirmed", 1).handled(1), rules) == ""
     assert breach(make().published(1, duplicate=True).handled(1), rules) == ""
+    # Repeated while nobody remembered its id; the answer came after the first was handled.
+    late = make().handled(1).published(1, sequence=9)
+    assert breach(late.handled(1, sequence=9), rules) == ""
     # Its dead letter, published once more.
     again = make().published(1).handled(1, "reject").dead(1, "rejected").handled(1, sequence=9)
     assert breach(again, rules) == ""

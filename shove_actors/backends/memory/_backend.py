@@ -127,6 +127,9 @@ class MemoryBackend:
     def now_ns(self) -> int:
         return self.server.now_ns()
 
+    def new_name(self) -> str:
+        return self.server.new_owner()
+
     def listen(self, listener: Callable[[BackendEvent], None]) -> None:
         self._listeners.append(listener)
 

@@ -224,7 +224,7 @@ class MemoryKeyedLane(KeyedLane):
         self._pinned = MemoryPinned(backend, spec, durable)
         self._pinned.lane = self
         self.awaits_stream = False
-        super().__init__(spec, self._pinned)
+        super().__init__(spec, self._pinned, backend.new_name())
 
     @property
     def durable(self) -> Durable:

@@ -69,6 +69,7 @@ class MemoryServer:
         self._timers = Timers()
         self._streams: dict[str, Stream] = {}
         self._made = 0
+        self._owners = 0
         self._backends: dict[str, MemoryBackend] = {}
         self._dirty: dict[Durable, None] = {}
         #: In the middle of delivering; whoever serves takes in what comes of it.
@@ -371,6 +372,11 @@ class MemoryServer:
             return
 
     # ----------------------------------------------------------------------- processes
+
+    def new_owner(self) -> str:
+        """A name to own shards by: never the same one twice, and the same in every run."""
+        self._owners += 1
+        return f"{self._owners:06d}"
 
     def new_name(self) -> str:
         """`memory-1`, `memory-2`, ...: never the same one twice."""

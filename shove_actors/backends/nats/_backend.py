@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
@@ -139,6 +140,9 @@ class NatsBackend:
 
     def now_ns(self) -> int:
         return self.js.clock.now_ns()
+
+    def new_name(self) -> str:
+        return f"{os.getpid()}-{os.urandom(6).hex()}"
 
     def listen(self, listener: Callable[[BackendEvent], None]) -> None:
         self._listeners.append(listener)

@@ -301,7 +301,7 @@ class NatsKeyedLane(KeyedLane):
         self.recovery.identity = identity
         #: Pulls are heart-beaten often enough.
         self.beat_s = _NEVER
-        super().__init__(spec, self._pinned)
+        super().__init__(spec, self._pinned, backend.new_name())
 
     @property
     def inbox(self) -> bytes:

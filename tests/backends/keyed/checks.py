@@ -164,11 +164,33 @@ async def check_the_durable_is_deleted(server: Server, queue: str) -> None:
         assert await one.settled()
 
 
+async def check_a_wait_is_handed_on(server: Server, queue: str) -> None:
+    """Whether it waited when the shard was let go of, or its handler ended after that."""
+    async with owner(server, queue) as one, owner(server, queue) as two:
+        two.lane.stand_by(False)
+        await one.publish("a-1", "a-2", "b-1", "c-1")
+        first, other = await one.next(), await one.next()
+        one.lane.nak(first, 4.0)
+        assert await one.take(1) == ["c-1"]
+        one.lane.let_go()
+        one.lane.nak(other, 4.0)
+        began = trio.current_time()
+        two.lane.stand_by(True)
+        await two.publish("d-1")
+        assert await two.take(1) == ["d-1"], "it waits for nobody"
+        assert trio.current_time() - began < 3.9
+        assert sorted(await two.take(2)) == ["a-1", "b-1"]
+        assert trio.current_time() - began >= 3.9
+        assert await two.take(1) == ["a-2"]
+        assert await two.settled()
+
+
 CHECKS = (
     check_the_stream_is_made_anew,
     check_the_durable_is_deleted,
     check_keys_side_by_side_and_each_in_order,
     check_a_retry_delays_its_key_only,
+    check_a_wait_is_handed_on,
     check_handed_on_at_once_and_in_order,
     check_an_owner_that_vanishes,
     check_the_pin_is_taken_away,
