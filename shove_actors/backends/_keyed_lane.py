@@ -170,6 +170,9 @@ class KeyedLane:
             self.pulls.again()
         else:
             own.leave()
+            if not own.owns:
+                # One that waits at the server would be pinned, when somebody lets go, for nothing.
+                self.pulls.stop()
         self._ask.set()
         self._timer.set()
 
@@ -480,7 +483,7 @@ class KeyedLane:
             self.pulls.top_up(now)
             own = self.ownership
             wake = min(self._buffer.next_due, own.lapses_at)
-            if own.pulls and own.connected:
+            if own.pulls and own.connected and not self.pulls.stalled:
                 wake = min(wake, self.pulls.due)
             self._timer = trio.Event()
             with trio.CancelScope(deadline=wake):

@@ -48,6 +48,7 @@ class KeyedPulls:
         "due",
         "refill",
         "requested",
+        "stalled",
     )
 
     def __init__(
@@ -71,6 +72,8 @@ class KeyedPulls:
         self.count = 0
         #: Asked for and not here yet.
         self.requested = 0
+        #: Refused, not for want of a pin: nothing is asked for until `again`.
+        self.stalled = False
         #: Of what is in hand; and how large the next one may be.
         self.bytes = 0
         self._size = BYTES_GUESSED
@@ -124,6 +127,12 @@ class KeyedPulls:
     def again(self) -> None:
         """Whatever was sent: it is time for another one."""
         self.due = -_NEVER
+        self.stalled = False
+
+    def stall(self) -> None:
+        """One was refused for a reason that may still be there."""
+        self.requested = 0
+        self.stalled = True
 
     def ended(self, left: int | None) -> None:
         """One ended; so much of it was left (None: all)."""
@@ -139,7 +148,7 @@ class KeyedPulls:
         if own.pin != self._as:
             self._durable.begin()
             self._as, self.requested, self.due = own.pin, 0, -_NEVER
-        if not own.pulls or not own.connected:
+        if not own.pulls or not own.connected or self.stalled:
             return
         # The server lets no more than `credit` out, so that one more may always be asked for: it
         # keeps the pin.

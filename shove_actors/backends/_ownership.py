@@ -181,6 +181,9 @@ class Ownership:
             if pin != self.pin:
                 self.pin = pin
                 self._looked = False
+                # The record may have been handed on long before its next look.
+                self._read_at = -_NEVER
+                self._unpin = not self.wanted
             return Fate.DISCARD
         if self.leaving:
             return Fate.DISCARD

@@ -6,8 +6,9 @@ of the entries have an order that all see alike, and in which whoever has come l
 process at place i of n (from 0) is to have ceil((shards - i) / n): these shares make up all shards,
 each is shards / n rounded up or down, and they follow from who is there, and from nothing else. So:
 
-* who has more than its share lets go of one after another, and only who has less stands by for
-  those. A shard that is let go of finds somebody, as somebody has too few when one has too many;
+* who has more than its share lets go of one after another (of the next one already while the others
+  only wind down: their handlers may be slow), and only who has less stands by for those. A shard
+  that is let go of finds somebody, as somebody has too few when one has too many;
 * a process that comes, and so is the last, makes no other one's share larger, one that goes makes
   no other one's smaller. So no shard moves between two of those that stay.
 
@@ -77,4 +78,4 @@ def share_of(
     most = -(-(shards - place) // processes)
     if owned < most and winding_down:
         return Share(keep=True)
-    return Share(let_go=owned > most and not leaving, stand_by=owned < most)
+    return Share(let_go=owned > most and leaving == winding_down, stand_by=owned < most)

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from shove_actors._errors import UsageError
-from shove_actors.backends import Delivery, LaneClosed
+from shove_actors.backends import Delivery, Lane, LaneClosed
 
-from .world import ACK_WAIT_S, SOON_S, World, drain, eventually, nothing_comes, receive
+from .world import ACK_WAIT_S, SOON_S, Process, World, drain, eventually, nothing_comes, receive
 
 
 async def check_order_of_one_lane(world: World) -> None:
@@ -217,6 +217,32 @@ async def check_a_shorter_lease_waits_for_those_who_are_at_work(world: World) ->
             again = await receive(await fourth.lane(ack_wait_s=short))
             assert again.arrived_at - held.arrived_at < 3 * short
             (again.lane).ack(again)
+
+
+async def check_two_leases_that_begin_together(world: World) -> None:
+    """Whoever is seen first, and whoever makes the durable: the longer lease holds."""
+    short, long = ACK_WAIT_S, 6 * ACK_WAIT_S
+    lanes: dict[float, Lane] = {}
+
+    async def begin(process: Process, ack_wait_s: float) -> None:
+        lanes[ack_wait_s] = await process.lane(ack_wait_s=ack_wait_s, max_ack_pending=1)
+
+    for _ in range(3):
+        async with world.process() as one, world.process() as other:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(begin, one, long)
+                nursery.start_soon(begin, other, short)
+            held: Delivery | None = None
+            while held is None:
+                await one.stored(1)
+                with trio.move_on_after(short / 4):
+                    held = await lanes[long].receive()
+                with trio.move_on_after(0 if held is not None else short / 4):
+                    lanes[short].ack(await lanes[short].receive())
+            await nothing_comes(lanes[short], 2.5 * short)
+            lanes[long].ack(held)
+            assert await lanes[long].confirm()
+        await world.delete_durable(world.queue, f"{world.queue}-consumer")
 
 
 async def check_renewing_keeps_a_message(world: World) -> None:

@@ -11,6 +11,7 @@ import trio.testing
 
 from shove_actors._errors import StreamNotFound, TopicNotDeclared, TopologyError
 from shove_actors.backends import LaneSpec
+from shove_actors.backends.nats import _durables
 from shove_actors.backends.nats._declare import declare_all
 from shove_actors.backends.nats._durables import (
     Found,
@@ -19,7 +20,7 @@ from shove_actors.backends.nats._durables import (
     ensure_durables,
 )
 from shove_actors.embedded import ServerProcess
-from shove_actors.jetstream import ConsumerConfig, StreamConfig, connect
+from shove_actors.jetstream import ConsumerConfig, JetStream, StreamConfig, connect
 from shove_actors.messaging import Retention, TopologyBuilder
 
 from .nats_requests import Fresh, bounded, settled, watched
@@ -104,6 +105,52 @@ async def test_another_durable_is_refused(
             await ensure_durable(js, spec(name, filter_subject=f"{name}.a"))
         assert named(word) in str(caught.value)
         assert (await js.consumer_info(name, "d")).config == made.config
+
+
+async def asked(js: JetStream, name: str) -> None:
+    """Somebody waits for messages."""
+    publish = f"$JS.API.CONSUMER.MSG.NEXT.{name}.d".encode()
+    inbox = js.connection.new_inbox()
+    js.connection.subscribe(inbox, lambda *_: None)
+    assert js.connection.publish(publish, b'{"batch":1,"expires":20000000000}', inbox)
+    await js.connection.flush()
+    while not (await js.consumer_info(name, "d")).num_waiting:
+        pass
+
+
+async def test_who_makes_a_durable_makes_no_other_one_shorter(
+    server: ServerProcess, fresh_queue: Fresh
+) -> None:
+    """Both have seen that there was none."""
+    name = fresh_queue()
+    long = replace(spec(name), ack_wait_s=30.0)
+    short = replace(long, ack_wait_s=1.5)
+    async with connect(server.url) as js:
+        await declare_all(js, [TopologyBuilder(name).build()])
+        await _durables._create(js, long)
+        await asked(js, name)
+        assert (await _durables._create(js, short)).config.ack_wait == 30.0
+        assert (await js.consumer_info(name, "d")).config.ack_wait == 30.0
+
+
+async def test_a_lease_that_was_shortened_unseen(server: ServerProcess, fresh_queue: Fresh) -> None:
+    name = fresh_queue()
+    long = replace(spec(name), ack_wait_s=30.0)
+    short = replace(long, ack_wait_s=1.5)
+    async with connect(server.url) as js:
+        await declare_all(js, [TopologyBuilder(name).build()])
+        await ensure_durable(js, long)
+        looked = await js.consumer_info(name, "d")
+        # It begins to wait between the other one's look and its write: taken back.
+        await asked(js, name)
+        await _durables._reconcile(js, short, looked)
+        assert (await js.consumer_info(name, "d")).config.ack_wait == 30.0
+        # It begins after both: it lengthens it itself.
+        await js.put_consumer(name, replace(looked.config, name="d", ack_wait=1.5))
+        await _durables.look_again(js, [long, replace(long, durable="e")])
+        assert (await js.consumer_info(name, "d")).config.ack_wait == 30.0
+        await _durables.look_again(js, [short])
+        assert (await js.consumer_info(name, "d")).config.ack_wait == 30.0
 
 
 async def test_two_durables_on_one_work_queue(server: ServerProcess, fresh_queue: Fresh) -> None:

@@ -63,10 +63,18 @@ def test_shares(
 
 def test_one_that_winds_down_is_kept_when_the_others_have_gone() -> None:
     now = {"shards": 8, "owned": 7, "leaving": 1, "winding_down": 1}
-    assert share_of(place=0, processes=2, **now) == Share()
     assert share_of(place=0, processes=1, **now) == Share(keep=True)
     gone = {**now, "winding_down": 0}
     assert share_of(place=0, processes=1, **gone) == Share(stand_by=True)
+
+
+def test_handlers_that_are_slow_do_not_hold_up_the_next_shard() -> None:
+    """Several wind down at a time; of those that have left that, one."""
+    shares = {"shards": 8, "place": 0, "processes": 2}
+    assert share_of(**shares, owned=7, leaving=1, winding_down=1) == Share(let_go=True)
+    assert share_of(**shares, owned=7, leaving=1, winding_down=0) == Share()
+    assert share_of(**shares, owned=6, leaving=2, winding_down=1) == Share()
+    assert share_of(**shares, owned=4, leaving=4, winding_down=4) == Share()
 
 
 class World:

@@ -115,6 +115,28 @@ def test_a_simulation_repeats(seed: int) -> None:
     assert histories[0] == histories[1]
 
 
+def test_a_simulation_of_keyed_lanes_repeats() -> None:
+    """Who has which shard depends on names, when several come at the same moment."""
+    builder = (
+        TopologyBuilder("q")
+        .sequenced(SequenceFailure.SKIP)
+        .routing_shards(4)
+        .keyed(max_in_flight=8)
+    )
+    keyed = SequencedTopic(Note, key=_key, topology=builder.hold_queue(1).dlq().build())
+    histories = []
+    for _ in range(4):
+        random.seed(1)
+        with Simulation(keyed, make=Note) as sim:
+            for _ in range(3):
+                sim.start_process()
+            sim.publish(60, keys=12, script=("retry",), every=7)
+            sim.advance(60.0)
+            sim.finish()
+            histories.append([str(event) for event in sim.history])
+    assert all(history == histories[0] for history in histories)
+
+
 def restarted_under_a_handler(ack_wait: float) -> None:
     """A handler that unwinds slowly, cut off from a server that is restarted and so gives its
     message away up to a second early."""

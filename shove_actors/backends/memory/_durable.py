@@ -162,6 +162,11 @@ class Durable:
         self.settings = settings
         self._touch(self)
 
+    def lengthen(self, ack_wait_s: float) -> None:
+        """Somebody asks who goes by this lease. It was shortened while nobody was seen."""
+        if self.settings.ack_wait_s < ack_wait_s:
+            self.settings = replace(self.settings, ack_wait_s=ack_wait_s)
+
     # ------------------------------------------------------------- told by the stream
 
     def announce(self, sequence: int) -> None:

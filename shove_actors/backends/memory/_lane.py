@@ -331,9 +331,13 @@ class MemoryLane:
         missing = self._credit - len(self._held) - self._requested
         if missing <= 0 or self._closed or self._awaits_stream or self._held_off:
             return
-        if self._backend.link.send(partial(self.durable.pull, self._request, missing)):
+        if self._backend.link.send(partial(self._ask, self.durable, missing)):
             self._requested += missing
             self._pulls += 1
+
+    def _ask(self, durable: Durable, missing: int) -> None:
+        durable.lengthen(self._spec.ack_wait_s)
+        durable.pull(self._request, missing)
 
     # ------------------------------------------------------------------------- arriving
 

@@ -67,7 +67,7 @@ from shove_actors.messaging import (
 from ._browse import delete_message, next_message, next_messages, stream_end
 from ._declare import declare_all
 from ._denied import concerns, for_lane
-from ._durables import Found, ensure_durable, ensure_durables, was_read
+from ._durables import Found, ensure_durable, ensure_durables, look_again, was_read
 from ._features import BASE, KEYED, RESHARD, require
 from ._keyed_durable import NatsKeyedLane
 from ._lane import NatsLane
@@ -82,6 +82,8 @@ logger = logging.getLogger("shove_actors.backends.nats")
 
 #: How often the watch looks for lanes whose heartbeats stopped.
 WATCH_S = 1.0
+#: How long after messages were asked for the server knows of that for sure.
+ASKED_S = 0.1
 #: How long a probe of a silent connection may take.
 PROBE_S = 5.0
 _NEVER = float("inf")
@@ -395,7 +397,16 @@ class NatsBackend:
             lane.start(pause_s=pauses.get(spec.durable, 0.0))
             opened.append(lane)
         self._lane_opened.set()
+        self.start_soon(self.look_again, specs)
         return opened
+
+    async def look_again(self, specs: Sequence[LaneSpec]) -> None:
+        """See `_durables.look_again`; what cannot be asked now, the next recovery asks."""
+        await trio.sleep(ASKED_S)
+        try:
+            await look_again(self.js, specs)
+        except ShoveError as exc:
+            logger.debug("leases were not looked at again: %s", exc)
 
     async def _ensure_owners(self, stream: str) -> None:
         await ensure_owners(self.js, owners_bucket(stream), stream)

@@ -7,6 +7,11 @@ A lease is never shortened while somebody may be at work: whoever runs keeps its
 pace of the ack wait that it knows, and with a shorter one on the server its messages would be given
 away from under its handlers. So a process that asks for less (a rolling deployment, say) takes what
 it finds, which is safe for it; the durable is changed by the first that finds nobody there.
+Processes that start at the same moment do not see each other yet. So who makes a durable makes no
+other one's shorter (`action` "create"); who has shortened a lease looks whether somebody has come
+meanwhile, and takes it back; and everybody looks once more, and lengthens it, after he has asked
+for messages (`look_again`): from then on he is seen. Whichever comes first, the shorter one, if it
+was there at all, is gone long before it could end.
 
 A durable that delivers less than every message whole, or turns away the requests it is read with,
 would lose messages without a word, so it is refused. Streams are `_declare.py`.
@@ -22,6 +27,7 @@ import trio
 
 from shove_actors._errors import (
     ApiError,
+    ConsumerExists,
     ConsumerNotFound,
     StreamNotFound,
     TopicNotDeclared,
@@ -137,6 +143,23 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec], found: Found
     return made
 
 
+async def look_again(js: JetStream, specs: Sequence[LaneSpec]) -> None:
+    """Lengthens the leases that somebody has shortened since they were looked at.
+
+    Of no use before messages were asked for. What is gone, or another kind, is not our business.
+    """
+    for spec in specs:
+        try:
+            info = await js.consumer_info(spec.stream, spec.durable)
+        except (ConsumerNotFound, StreamNotFound):
+            continue
+        ack_wait = info.config.ack_wait or 0.0
+        if ack_wait < spec.ack_wait_s - 1e-9 and not info.config.deliver_subject:
+            await js.put_consumer(
+                spec.stream, replace(info.config, name=spec.durable, ack_wait=spec.ack_wait_s)
+            )
+
+
 async def was_read(js: JetStream, stream: str) -> bool:
     """Whether somebody may be at work on a message of it, through a durable that is gone.
 
@@ -192,9 +215,13 @@ async def _refuse_removed_shards(js: JetStream, missing: Sequence[LaneSpec]) -> 
 
 async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:
     try:
-        return await js.put_consumer(spec.stream, durable_config(spec))
+        return await js.put_consumer(spec.stream, durable_config(spec), "create")
     except StreamNotFound as exc:
         raise _not_declared(spec) from exc
+    except ConsumerExists:
+        # Another process was faster, with other settings.
+        info, _ = await _ensured(js, spec)
+        return info
     except ApiError as exc:
         if exc.err_code in _OVERLAP:
             raise TopologyError(
@@ -224,22 +251,14 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
         )
     _refuse_lossy(where, config)
     changes: dict[str, object] = {}
-    in_use = info.num_waiting > 0 or info.num_ack_pending > 0
     longer = (config.ack_wait or 0.0) - spec.ack_wait_s
-    kept = longer > 1e-9 and in_use
+    kept = longer > 1e-9 and _in_use(info)
     if config.backoff or (abs(longer) > 1e-9 and not kept):
         # A backoff list would silently replace ack_wait (PC-027).
         changes["ack_wait"] = spec.ack_wait_s
         changes["backoff"] = ()
     elif kept:
-        logger.warning(
-            "%s keeps ack_wait=%g s while it is in use: %g s would end the leases of those who are "
-            "at work. The first process that starts with nobody there changes it",
-            where,
-            config.ack_wait,
-            spec.ack_wait_s,
-            extra=about("ack_wait_kept", queue=spec.stream),
-        )
+        _kept(where, config, spec)
     if config.max_ack_pending != spec.max_ack_pending:
         changes["max_ack_pending"] = spec.max_ack_pending
     if config.max_deliver not in (None, -1, 0):
@@ -254,11 +273,33 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
     elif config.priority_policy == "pinned_client":
         # It was a keyed shard; whoever pulls without a group would be turned away.
         changes.update(_NOT_PINNED)
-    if changes:
-        await js.put_consumer(
-            spec.stream,
-            replace(config, name=spec.durable, **changes),  # type: ignore[arg-type]
-        )
+    if not changes:
+        return
+    changed = replace(config, name=spec.durable, **changes)  # type: ignore[arg-type]
+    now = await js.put_consumer(spec.stream, changed)
+    if longer > 1e-9 and "ack_wait" in changes and _in_use(now):
+        # Somebody has come since it was looked at.
+        back = replace(changed, ack_wait=config.ack_wait)
+        if config.priority_policy == changed.priority_policy == "pinned_client":
+            back = replace(back, priority_timeout=config.priority_timeout)
+        await js.put_consumer(spec.stream, back)
+        _kept(where, config, spec)
+
+
+def _in_use(info: ConsumerInfo) -> bool:
+    """Whether somebody waits for its messages, or has one."""
+    return info.num_waiting > 0 or info.num_ack_pending > 0
+
+
+def _kept(where: str, config: ConsumerConfig, spec: LaneSpec) -> None:
+    logger.warning(
+        "%s keeps ack_wait=%g s while it is in use: %g s would end the leases of those who are "
+        "at work. The first process that starts with nobody there changes it",
+        where,
+        config.ack_wait,
+        spec.ack_wait_s,
+        extra=about("ack_wait_kept", queue=spec.stream),
+    )
 
 
 def _refuse_lossy(where: str, config: ConsumerConfig) -> None:

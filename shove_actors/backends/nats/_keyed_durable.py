@@ -32,7 +32,7 @@ from shove_actors.messaging import owners_bucket
 
 from ._owners import bucket_made_ns, ensure_owners, read_owner, write_owner
 from ._pinning import GROUP
-from ._pull import Verdict, verdict_of
+from ._pull import STALLED_S, Verdict, not_pull, verdict_of
 from ._recovery import Recovery
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class NatsPinned:
         self._bucket = owners_bucket(spec.stream)
         self._name = spec.keyed.record
         self._last_acked: bytes | None = None
+        #: Where the answer to the latest question comes.
+        self._answer = b""
         pin_s = pin_timeout(spec.ack_wait_s)
         self.patience_s = pin_s * 2
         #: When the silence of the server means that something is wrong (Trio time).
@@ -109,13 +111,20 @@ class NatsPinned:
     def ack(self, delivery: Delivery) -> bool:
         if self.lane.recovery.active:
             return False
-        self._last_acked = reply = delivery.reply
-        return self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % reply)
+        sent = self._conn.write(b"PUB %b 4\r\n+ACK\r\n" % delivery.reply)
+        if sent:
+            self._last_acked = delivery.reply
+        return sent
 
     def ask(self, delivery: Delivery, ticket: int) -> None:
         self._last_acked = delivery.reply
-        answer = self._conn.replies.expect(self._answered, ticket)
-        self._conn.write(pub(delivery.reply, answer, b"+ACK"))
+        self._conn.replies.forget(self._answer)  # nothing is expected of an earlier question
+        self._answer = self._conn.replies.expect(self._answered, ticket)
+        self._conn.write(pub(delivery.reply, self._answer, b"+ACK"))
+
+    def void(self) -> None:
+        """The durable is another one: what was acknowledged must not be acknowledged again."""
+        self._last_acked = None
 
     def _answered(
         self, ticket: object, header_block: bytes | None, payload: bytes | Exception
@@ -137,7 +146,7 @@ class NatsPinned:
     async def confirm(self) -> bool:
         """As `Settles.confirm`: the last acknowledgement once more, with an answer."""
         reply = self._last_acked
-        if reply is None or not self._conn.connected:
+        if reply is None or not self.connected:
             await trio.lowlevel.checkpoint()
             return reply is None
         try:
@@ -209,7 +218,11 @@ class NatsPinned:
             status = None if payload else status_of(header_block)
             if status is not None:
                 self._on_status(*status, header_block)
-        self.deadline = now + self.patience_s if self.lane.pulls.requested else _NEVER
+        pulls = self.lane.pulls
+        if pulls.stalled:
+            self.deadline = min(self.deadline, now + STALLED_S)
+        else:
+            self.deadline = now + self.patience_s if pulls.requested else _NEVER
 
     def _on_late_message(
         self, subject: bytes, reply: bytes, header_block: bytes | None, payload: bytes
@@ -272,10 +285,15 @@ class NatsPinned:
             self.lane.pull_ended(_number(header_block, b"Nats-Pending-Messages"))
         elif verdict is Verdict.VANISHED:
             self.lane.vanished(f"{code} {text}", deleted=code == 409)
+        elif verdict is Verdict.NOT_PULL:
+            self.lane.fail(not_pull(self._spec))
+        elif verdict is Verdict.STALLED:
+            # Asked at once it would be refused at once. When the time is up, it is looked why.
+            if not self.lane.pulls.stalled:
+                self.lane.notice("pull_stalled", f"{code} {text}")
+            self.lane.pulls.stall()
         else:
             self.lane.pull_ended(None)
-            if verdict is Verdict.STALLED:
-                self.lane.notice("pull_stalled", f"{code} {text}")
 
 
 def _number(header_block: bytes | None, name: bytes) -> int | None:
@@ -325,6 +343,10 @@ class NatsKeyedLane(KeyedLane):
     def on_reconnected(self) -> None:
         # The server may have been another one, or have lost a stream in memory: look first.
         self.recovery.begin("reconnected")
+
+    def recreated(self) -> None:
+        self._pinned.void()
+        super().recreated()
 
     def _recovered(self) -> None:
         if self._backend.connected:

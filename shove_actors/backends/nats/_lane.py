@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from shove_actors._errors import NotPullConsumer
 from shove_actors._log import about
 from shove_actors.backends import margins
 from shove_actors.backends._delivery import Delivery
@@ -33,7 +32,7 @@ from ._demand import Demand
 from ._fence import Fence
 from ._in_hand import InHand
 from ._lease import renew
-from ._pull import SHARD_LOW, Verdict, verdict_of
+from ._pull import SHARD_LOW, Verdict, not_pull, verdict_of
 from ._recovery import Recovery
 from ._settles import Settles
 
@@ -257,12 +256,7 @@ class NatsLane:
             else:
                 self._vanished(f"{code} {text}")
         elif verdict is Verdict.NOT_PULL:
-            self._end(
-                NotPullConsumer(
-                    f"consumer {self._spec.durable} of stream {self._spec.stream} is a push "
-                    "consumer; delete it, or give it another name"
-                )
-            )
+            self._end(not_pull(self._spec))
         else:
             pull.gone()
             self._notice("pull_stalled", f"{code} {text}")

@@ -19,10 +19,14 @@ from __future__ import annotations
 from enum import Enum, auto
 
 from shove_actors import jetstream
+from shove_actors._errors import NotPullConsumer
+from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import PullLedger
 
 #: A shard's standing request, and when to renew it.
 SHARD_BATCH, SHARD_LOW = 64, 16
+#: How long after a refusal it is looked why; as `PullLedger.stalled`.
+STALLED_S = 1.0
 
 
 class Pull(PullLedger):
@@ -73,6 +77,14 @@ class Verdict(Enum):
 def verdict_of(code: int, text: str) -> Verdict:
     """What the client's verdict comes to for a lane."""
     return _FOR_A_LANE.get(jetstream.verdict_of(code, text), Verdict.STALLED)
+
+
+def not_pull(spec: LaneSpec) -> NotPullConsumer:
+    """What a lane ends with whose durable is not one to pull from."""
+    return NotPullConsumer(
+        f"consumer {spec.durable} of stream {spec.stream} is a push consumer; delete it, or give "
+        "it another name"
+    )
 
 
 _FOR_A_LANE = {

@@ -124,6 +124,8 @@ class Recovery:
             self.active = False
             self._ended_at = trio.current_time()
         self._on_ended()
+        if self.known and not self._stopped.is_set():
+            await self._backend.look_again([self._spec])
 
     async def _stopped_within(self, seconds: float) -> None:
         if seconds > 0:

@@ -80,6 +80,8 @@ class Settles:
         """The durable is another one: what waits must not be sent."""
         for delivery, _ in self._deferred:
             delivery.lost = True
+        # Repeated, it would settle another message: sequences begin anew with a stream.
+        self.last_acked = None
 
     async def confirm(self) -> bool:
         """Acknowledging the last acknowledged message again, this time with a reply.
@@ -88,7 +90,7 @@ class Settles:
         so the answer proves all of them.
         """
         reply = self.last_acked
-        if reply is None or not self._conn.connected:
+        if reply is None or not self._conn.connected or self._recovery.active:
             await trio.lowlevel.checkpoint()
             return reply is None
         try:

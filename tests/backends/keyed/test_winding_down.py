@@ -126,6 +126,7 @@ async def test_losing_the_shard_cancels(
         assert slow.lost
         assert not one.lane.winding_down
         one.lane.forget(slow)
+        one.lane.stand_by(False)  # it wants the shard again, as the other one does
         assert (await two.next(3 * LEASE_S)).payload == b"a-1"
 
 
