@@ -156,3 +156,22 @@ async def check_a_first_durable_is_read_at_once(world: World) -> None:
         lane = await _shard(one, ack_wait_s=30.0)
         lane.ack(await receive(lane))
         assert trio.current_time() - began < SOON_S
+
+
+async def check_what_was_settled_last_is_forgotten_with_its_stream(world: World) -> None:
+    """Settled again, it would settle what has its number now."""
+    subject = _sequenced(world)
+    async with world.process() as one:
+        lane = await _shard(one)
+        await one.stored(1, subject=subject)
+        lane.ack(await receive(lane))
+        await world.delete_stream(world.queue)
+        await eventually(lambda: any(event.kind == "lane_waiting" for event in one.events))
+        await one.backend.declare([world.topology])
+        await one.stored(1, subject=subject)
+        held = await receive(lane, 3 * SOON_S)
+        await lane.confirm()
+        lane.nak(held)
+        await lane.close()
+    async with world.process() as two:
+        assert (await receive(await _shard(two))).sequence == held.sequence

@@ -390,6 +390,25 @@ def test_the_longest_waits_are_handed_on() -> None:
     assert (len(tries), min(tries)) == (TRIES_MOST, 11)
 
 
+def test_whoever_is_pinned_looks_at_the_record_at_once() -> None:
+    own = Ownership("me", LEASE_S)
+    own.read(OwnerRecord(owner="other"), 5, 0.0)
+    assert step(own, 1.0) is None
+    pinned(own, now=1.0)
+    assert step(own, 1.0) is Step.READ
+    own.read(OwnerRecord(owner="other", handed_on=True), 6, 1.0)
+    assert step(own, 1.0) is Step.LOOK
+
+
+def test_whoever_is_pinned_and_does_not_want_it_says_so() -> None:
+    own = Ownership("me", LEASE_S)
+    own.leave()
+    pinned(own, now=1.0)
+    assert step(own, 1.0) is Step.UNPIN
+    own.unpinned()
+    assert step(own, 1.0) is Step.READ, "as ever: so that the wait is over when it is wanted"
+
+
 def test_nothing_is_asked_without_a_connection() -> None:
     own = owner()
     own.disconnected()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 import trio
 
-from shove_actors import MemoryServer, Outcome, SequencedTopic
+from shove_actors import MemoryServer, Outcome, SequencedTopic, TopologyError
+from shove_actors._groups import unwrapped
 from shove_actors.embedded import ServerProcess
 from shove_actors.messaging import SequenceFailure, TopologyBuilder
 
@@ -37,6 +39,39 @@ async def check_there_and_back(server: Server, queue: str) -> None:
             async with serving(opened, subject, handle):
                 await log.until(10 * (turn + 1))
     assert all(log.of(f"k{n}") == [0, 1, 2, 3] for n in range(10))
+
+
+async def check_not_while_it_is_keyed(server: Server, queue: str) -> None:
+    """Whoever has many keys in hand goes on with them, whatever becomes of the durable."""
+    log = Log()
+
+    async def handle(note: Note) -> Outcome:
+        log.begin(note)
+        await trio.sleep(0.01)
+        log.end(note)
+        return Outcome.ACK
+
+    keyed, not_keyed = made(queue, keyed=True), made(queue, keyed=False)
+    async with broker(server) as one, broker(server) as other:
+        await one.declare(keyed)
+        async with serving(one, keyed, handle):
+            await one.publisher().publish_batch(keyed, [Note(f"k{n}", 0) for n in range(10)])
+            await log.until(10)
+            await other.declare(not_keyed)
+            with pytest.raises(TopologyError, match="whose topic is keyed"), unwrapped(2):
+                async with serving(other, not_keyed, handle):
+                    await trio.sleep(20)
+            await one.publisher().publish_batch(keyed, [Note(f"k{n}", 1) for n in range(10)])
+            await log.until(20)
+    assert all(log.of(f"k{n}") == [0, 1] for n in range(10))
+
+
+async def test_not_on_a_server(server: ServerProcess, fresh_queue: Callable[[], str]) -> None:
+    await check_not_while_it_is_keyed(server, fresh_queue())
+
+
+async def test_nor_in_memory(autojump_clock: trio.testing.MockClock) -> None:
+    await check_not_while_it_is_keyed(MemoryServer(), "q")
 
 
 async def test_on_a_server(server: ServerProcess, fresh_queue: Callable[[], str]) -> None:

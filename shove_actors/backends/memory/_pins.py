@@ -21,6 +21,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from shove_actors.backends._other_kind import still_keyed
+
 from ._durable import Durable, DurableSettings, PullRequest
 
 _numbers = itertools.count(1)
@@ -62,6 +64,9 @@ class PinnedDurable(Durable):
 
     def reconfigure(self, settings: DurableSettings) -> None:
         pinned_before = self._pins
+        waits = any(request.wants > 0 for request in self._requests)
+        if pinned_before and settings.pin_timeout_s is None and waits:
+            raise still_keyed(self.stream.settings.name, settings.name)
         super().reconfigure(settings)
         if self._pins != pinned_before:
             # Requests of the one kind say nothing to the other.

@@ -34,6 +34,7 @@ from shove_actors._errors import (
     TopologyError,
 )
 from shove_actors._log import about
+from shove_actors.backends._other_kind import still_keyed
 from shove_actors.backends._port import LaneSpec
 from shove_actors.jetstream import ConsumerConfig, ConsumerInfo, JetStream
 from shove_actors.messaging import layout_of, removed_shard
@@ -47,6 +48,8 @@ _NOT_PINNED: dict[str, object] = {
     "priority_policy": None,
     "priority_timeout": None,
 }
+#: How long requests may still wait of those who have gone.
+GOING_S = 2.0
 #: How many durables are created at a time.
 CREATE_AT_ONCE = 16
 #: A consumer of a work-queue stream overlaps another one (10099, 10100).
@@ -272,6 +275,7 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
             changes.update(wanted)
     elif config.priority_policy == "pinned_client":
         # It was a keyed shard; whoever pulls without a group would be turned away.
+        await _nobody_pinned(js, spec, info)
         changes.update(_NOT_PINNED)
     if not changes:
         return
@@ -284,6 +288,16 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
             back = replace(back, priority_timeout=config.priority_timeout)
         await js.put_consumer(spec.stream, back)
         _kept(where, config, spec)
+
+
+async def _nobody_pinned(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
+    """A server does not notice at once that somebody has gone."""
+    patience_until = trio.current_time() + GOING_S
+    while info.num_waiting:
+        if trio.current_time() > patience_until:
+            raise still_keyed(spec.stream, spec.durable)
+        await trio.sleep(GOING_S / 20)
+        info = await js.consumer_info(spec.stream, spec.durable)
 
 
 def _in_use(info: ConsumerInfo) -> bool:

@@ -185,7 +185,47 @@ async def check_a_wait_is_handed_on(server: Server, queue: str) -> None:
         assert await two.settled()
 
 
+async def check_who_stands_by_no_more_is_not_pinned(server: Server, queue: str) -> None:
+    """A pull of his that still waited would be, and nobody would have the shard for that long."""
+    async with owner(server, queue, ack_wait_s=20.0) as one:
+        await one.publish("a-1")
+        assert await one.take(1) == ["a-1"]
+        async with owner(server, queue, ack_wait_s=20.0) as two:
+            await wait_until(lambda: two.lane.requested > 0)
+            assert await two.nothing(0.2)
+            two.lane.stand_by(False)
+            async with owner(server, queue, ack_wait_s=20.0) as three:
+                await wait_until(lambda: three.lane.requested > 0)
+                began = trio.current_time()
+                await one.leave()
+                await three.publish("a-2")
+                assert await three.take(1) == ["a-2"]
+                assert trio.current_time() - began < 4.0
+                assert not two.lane.owned
+
+
+async def check_what_was_settled_last_is_forgotten_with_its_stream(
+    server: Server, queue: str
+) -> None:
+    """Settled again, it would settle what has its number now."""
+    async with owner(server, queue, ack_wait_s=2.0) as one:
+        await one.publish("a-1", "b-1")
+        assert sorted(await one.take(2)) == ["a-1", "b-1"]
+        await one.delete_stream()
+        await one.declare()
+        await one.publish("a-2", "b-2")
+        held = [await one.next(30.0) for _ in range(2)]
+        await one.lane.confirm()
+        for delivery in held:
+            one.lane.nak(delivery)
+        await one.leave()
+    async with owner(server, queue, ack_wait_s=2.0) as two:
+        assert sorted(await two.take(2)) == ["a-2", "b-2"]
+
+
 CHECKS = (
+    check_who_stands_by_no_more_is_not_pinned,
+    check_what_was_settled_last_is_forgotten_with_its_stream,
     check_the_stream_is_made_anew,
     check_the_durable_is_deleted,
     check_keys_side_by_side_and_each_in_order,

@@ -15,11 +15,11 @@ from shove_actors.backends.memory._backend import MemoryBackend
 from shove_actors.backends.memory._keyed_lane import MemoryKeyedLane
 from shove_actors.backends.memory._pins import PinnedDurable
 from shove_actors.backends.nats import NatsBackend, NatsConfig
-from shove_actors.embedded import ServerProcess
+from shove_actors.embedded import EmbeddedServer, ServerProcess
 from shove_actors.messaging import SequenceFailure, Topology, TopologyBuilder, encode_headers
 from tests.backends.world import Process
 
-Server = ServerProcess | MemoryServer
+Server = ServerProcess | EmbeddedServer | MemoryServer
 FAST: dict[str, Any] = {"reconnect_wait": 0.02, "reconnect_jitter": 0.0}
 CREDIT = 64
 LEASE_S = 3.0

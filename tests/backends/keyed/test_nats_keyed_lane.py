@@ -7,7 +7,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 import trio
 
-from shove_actors.embedded import ServerProcess
+from shove_actors._errors import TopologyError
+from shove_actors.backends import BackendEvent
+from shove_actors.embedded import ServerProcess, embedded_server
 
 from .checks import CHECKS
 from .support import LEASE_S, Server, owner
@@ -71,6 +73,18 @@ async def test_the_next_of_a_key_waits_until_the_acknowledgement_is_read(
         await trio.to_thread.run_sync(own_server.resume)
         assert (await one.next()).payload == b"a-2"
         one.lane.ack(other)
+
+
+async def test_a_server_that_refuses_pulls_is_not_asked_at_once_again() -> None:
+    """And whoever waits for messages is told why there are none."""
+    refuses = "jetstream { limits { max_request_batch: 5 } }"
+    async with embedded_server(config=refuses) as server, owner(server, "q") as one:
+        told: list[BackendEvent] = []
+        one.backend.listen(told.append)
+        await one.publish("a-1", "b-1")
+        with pytest.raises(TopologyError, match="max_batch"):
+            await one.take(3)
+        assert 1 <= sum(event.kind == "pull_stalled" for event in told) <= 3
 
 
 async def test_the_answer_to_an_acknowledgement_is_lost(own_server: ServerProcess) -> None:
