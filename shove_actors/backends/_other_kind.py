@@ -55,7 +55,7 @@ def kind_refusal(
 
 
 def still_keyed(queue: str, durable: str) -> TopologyError:
-    """Whoever has many keys of a shard in hand goes on with them, whatever becomes of its durable."""
+    """Who has many keys of a shard in hand goes on with them, whatever becomes of its durable."""
     return TopologyError(
         f"consumer {durable!r} of stream {queue!r} is read by programs whose topic is keyed, and "
         "this topic is not: two messages of a key would be handled at a time. End those programs "

@@ -26,6 +26,8 @@ class BudgetChecks(CheckPart):
             raise self._breach(
                 "B", event, f"{event.id} is tried again, as retry {attempt} of {most}"
             )
+        if attempt > 0 and message.unheard_of and not topic.rules.publishes:
+            message.failed = (1 << attempt) - 1  # from before the history
         if attempt > 0 and not message.failed >> (attempt - 1) & 1:
             raise self._breach(
                 "B",

@@ -28,7 +28,8 @@ class EndChecks(LetterChecks, OrderChecks):
                     self._of_somebody(id_, topic, message)
                     continue
                 gone = not rules.dead_letters and (
-                    self._given_up(message, rules)
+                    said.detail.startswith("raw")  # it may be what no handler can be given
+                    or self._given_up(message, rules)
                     or message.sequence > failed.get(message.key, math.inf)
                 )
                 if not (message.acked or message.dead or message.remaining or gone) and (
@@ -48,7 +49,8 @@ class EndChecks(LetterChecks, OrderChecks):
                         f"{id_} is still stored, although nothing was in its way any more",
                         end=True,
                     )
-                self._not_skipped(said, id_, topic, message)
+                if not gone:
+                    self._not_skipped(said, id_, topic, message)
 
     def _given_up(self, message: MessageState, rules: HistoryRules) -> bool:
         """Where there are no dead letters, a message may be gone when it has failed for good."""

@@ -22,6 +22,7 @@ class LetterChecks(CheckPart):
     """Dead letters, payloads, and what is stored twice."""
 
     def _dead(self, event: Event, topic: TopicState, message: MessageState) -> None:
+        past = message.unheard_of and not topic.rules.publishes
         reason = message.dead = event.detail or "dead"
         message.died, message.replay_acked = event, False
         self._same_payload(event, topic, message)
@@ -37,8 +38,8 @@ class LetterChecks(CheckPart):
             )
         if reason in FROM_BIRTH:
             self._flawed(event, event, message)
-        if message.replayed:
-            return  # the story of another life
+        if message.replayed or past:
+            return  # the story of another life, or of one before the history
         if not event.letter:
             # One that says which it is may be told of again, by an inventory; and who tells of it
             # knows when each was stored, so whether the server had forgotten the one before.

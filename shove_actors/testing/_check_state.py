@@ -77,6 +77,11 @@ class MessageState:
         #: Its dead letter was handled again, with a budget of its own; to the end.
         self.replayed = self.replay_acked = False
 
+    @property
+    def unheard_of(self) -> bool:
+        """Nothing was told of it so far: it may be older than the history."""
+        return self.first is None and self.published is None and not self.doubtful
+
     def begin_again(self) -> None:
         """A replay gives it another budget."""
         self.replayed = True

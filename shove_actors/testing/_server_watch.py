@@ -93,14 +93,17 @@ class ServerWatch:
             if origin is not None:
                 sequence = origin[0]
                 copy = (stream, *origin) if origin[1] else None
-        elif ORIGIN in headers:
-            copy = stream, headers[ORIGIN], headers.get(RETRY_COUNT), headers.get(DEFER_COUNT)
+        id_ = name_of(headers, stream, message.sequence)
+        if kind == "held" and ORIGIN in headers:
+            # The origin names no stream: two that hop from two of them may have the same one.
+            hops = headers.get(RETRY_COUNT), headers.get(DEFER_COUNT)
+            copy = stream, id_, headers[ORIGIN], *hops
         self._history.add(
             Event(
                 kind,
                 self._server.now(),
                 topic=queue,
-                id=name_of(headers, stream, message.sequence),
+                id=id_,
                 key=_key(headers.get(KEY)),
                 sequence=sequence,
                 duplicate=copy is not None and self._again(stream, message.sequence, copy),

@@ -27,6 +27,8 @@ from ._step import Step
 SHORT_S = 1.0
 #: What `linger` needs to end when it is cancelled.
 LINGER_S = 0.2
+#: How long `die` takes where handlers are not interrupted, and its process is not killed.
+DIES_S = 60.0
 DRAIN_S = 30.0
 _ANSWERS: dict[str, Outcome] = {
     "ack": Outcome.ACK,
@@ -72,6 +74,10 @@ class Script:
         if move == "die":
             if not process.dead:
                 self.plan.take(Crash(process.name))
+            if self.timeout_s is None:
+                # Nobody interrupts it when nobody is killed any more.
+                await trio.sleep(DIES_S)
+                return Outcome.ACK
             await trio.sleep_forever()
         limit = self.timeout_s or 0.0
         seconds = {"wait": SHORT_S, "long": self.ack_wait_s * 1.5}.get(move, limit + SHORT_S)

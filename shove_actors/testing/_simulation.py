@@ -131,7 +131,7 @@ class Simulation(Told, Generic[M]):
             calm=True,
             retry_delays=tuple(hold.delay_s for hold in topology.holds)
             or (self.options.get("retry_delay", 1.0),),
-            replays=replays,
+            replays=replays and topology.dlq is not None,
             suspects=True,
             keyed=topology.keyed is not None,
             publishes=True,

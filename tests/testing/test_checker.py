@@ -300,7 +300,11 @@ def test_a_good_history(story: Story, rules: HistoryRules) -> None:
         ),
         (plain().started(1).started(1, process="w2"), RULES, "w2 handles m1 while w1 still does"),
         # B
-        (Story().handled(1, attempt=1), RULES, "no attempt with retry count 0 has failed"),
+        (
+            Story().published(1).handled(1, attempt=1),
+            RULES,
+            "no attempt with retry count 0 has failed",
+        ),
         (
             Story().started(1).ended(1, "cancelled").started(1, attempt=1),
             RULES,

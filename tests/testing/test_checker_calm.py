@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from shove_actors.testing import Event, check_history
 
@@ -164,6 +165,35 @@ def test_what_nobody_has_published(make: type[Story]) -> None:
     # Its dead letter, published once more.
     again = make().published(1).handled(1, "reject").dead(1, "rejected").handled(1, sequence=9)
     assert breach(again, rules) == ""
+
+
+@pytest.mark.parametrize("make", [Story, plain])
+def test_what_is_older_than_the_history(make: type[Story]) -> None:
+    """Nothing is known of it; unless everybody who publishes is recorded."""
+    rules = replace(RULES, publishes=True)
+    letter = make().dead(1, "rejected")
+    assert breach(letter, RULES) == ""
+    assert "B m1 is a dead letter because it was rejected" in breach(letter, rules)
+    retried = make().handled(1, attempt=2)
+    assert breach(retried, RULES) == ""
+    assert "B m1 comes as retry 2" in breach(retried, rules)
+    # From there on it is known.
+    retried = make().handled(1, attempt=1)
+    assert "B m1 is tried again, as retry 3" in breach(retried.handled(1, attempt=3), RULES)
+
+
+def test_a_dead_letter_that_an_operator_publishes_once_more() -> None:
+    story = Story().published(1).handled(1, "reject").handled(1, sequence=9)
+    assert breach(story, RULES) == ""
+    assert "L m1 is lost" in breach(Story().published(1).handled(1, "reject"), RULES)
+
+
+def test_discarded_where_there_are_no_dead_letters() -> None:
+    rules = replace(RULES, dead_letters=False, fail_all=True)
+    raw = Story().published(1)
+    raw.events[-1] = structs.replace(raw.events[-1], detail="raw 1")
+    assert breach(raw, rules) == ""
+    assert "L m1 is lost" in breach(Story().published(1), rules)
 
 
 def test_a_dead_letter_that_a_replay_has_handled_is_not_replayed_again() -> None:
