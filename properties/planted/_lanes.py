@@ -42,8 +42,11 @@ LANES = (
     Defect(
         name="wait-not-handed-on",
         wrong="Who takes a keyed shard over tries at once what was to wait.",
-        by="B",
-        machines=("keyed",),
+        by="B test",
+        machines=("keyed", "test"),
+        tests=(
+            "tests/backends/keyed/test_memory_keyed_lane.py::test_keyed_lane[a_wait_is_handed_on]",
+        ),
         plants=(edit(KeyedLane, "arrived", ("if sequence in own.tries:", "if False:")),),
     ),
     Defect(

@@ -39,7 +39,8 @@ MACHINES: dict[str, tuple[str, str]] = {
     # Named tests of the defect; see `run_tests`.
     TESTS: ("", ""),
 }
-_PROPERTY_EXAMPLES = {"dev": 25, "ci": 150, "deep": 5000}
+#: A property costs a few milliseconds per example.
+_PROPERTY_EXAMPLES = {"dev": 100, "ci": 1000, "deep": 5000}
 #: A batch costs real time in proportion to its size, and finds little more.
 _BATCH = {"dev": 200, "ci": 100, "deep": 1500}
 

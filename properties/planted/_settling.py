@@ -100,7 +100,7 @@ SETTLING = (
     Defect(
         name="mover-moves-early",
         wrong="Held messages return to their queue before they are due.",
-        by="B",
+        by="B L",
         machines=("plain",),
         plants=(edit(HoldMover, "_move", ("if remaining > DUE_SLACK_NS:", "if False:")),),
     ),

@@ -21,6 +21,8 @@ BYTES_MOST: Final = 32 << 20
 BYTES_GUESSED: Final = 1 << 20
 #: After a rewind, what is in hand comes again: so many are asked for at once.
 AGAIN_MOST: Final = 512
+#: Until it is tried again, where a pull could not be sent.
+REFUSED_S: Final = 0.25
 _NEVER: Final = float("inf")
 
 
@@ -145,10 +147,12 @@ class KeyedPulls:
 
     def top_up(self, now: float) -> None:
         own = self._own
+        if self.stalled:
+            return  # before `begin`: somebody waits for the time to be up
         if own.pin != self._as:
             self._durable.begin()
             self._as, self.requested, self.due = own.pin, 0, -_NEVER
-        if not own.pulls or not own.connected or self.stalled:
+        if not own.pulls or not own.connected:
             return
         # The server lets no more than `credit` out, so that one more may always be asked for: it
         # keeps the pin.
@@ -167,3 +171,6 @@ class KeyedPulls:
             self.requested += batch
             # A pull that waits to be pinned needs no other beside it.
             self.due = now + self._every_s if own.pin is not None else _NEVER
+        else:
+            # Its durable is looked for, say. `again` ends this sooner.
+            self.due = now + REFUSED_S

@@ -186,7 +186,8 @@ class Checker(BudgetChecks, EndChecks):
         if message.first is None or message.first.sequence == event.sequence:
             return message
         topic.messages[f"{event.id}@{message.sequence}"] = message
-        if event.kind == "started" and message.rejected and not message.dead:
+        publishes = topic.rules.publishes  # an operator, too
+        if event.kind == "started" and message.rejected and not message.dead and not publishes:
             # Given up, and there again: its dead letter was published once more, and is none now.
             message.dead = "replayed"
         again = topic.messages[event.id] = MessageState()

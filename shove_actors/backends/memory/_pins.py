@@ -65,7 +65,7 @@ class PinnedDurable(Durable):
     def reconfigure(self, settings: DurableSettings) -> None:
         pinned_before = self._pins
         waits = any(request.wants > 0 for request in self._requests)
-        if pinned_before and settings.pin_timeout_s is None and waits:
+        if pinned_before and settings.pin_timeout_s is None and (waits or self.pin is not None):
             raise still_keyed(self.stream.settings.name, settings.name)
         super().reconfigure(settings)
         if self._pins != pinned_before:

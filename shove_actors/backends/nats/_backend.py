@@ -82,8 +82,6 @@ logger = logging.getLogger("shove_actors.backends.nats")
 
 #: How often the watch looks for lanes whose heartbeats stopped.
 WATCH_S = 1.0
-#: How long after messages were asked for the server knows of that for sure.
-ASKED_S = 0.1
 #: How long a probe of a silent connection may take.
 PROBE_S = 5.0
 _NEVER = float("inf")
@@ -402,11 +400,7 @@ class NatsBackend:
 
     async def look_again(self, specs: Sequence[LaneSpec]) -> None:
         """See `_durables.look_again`; what cannot be asked now, the next recovery asks."""
-        await trio.sleep(ASKED_S)
-        try:
-            await look_again(self.js, specs)
-        except ShoveError as exc:
-            logger.debug("leases were not looked at again: %s", exc)
+        await look_again(self.js, specs)
 
     async def _ensure_owners(self, stream: str) -> None:
         await ensure_owners(self.js, owners_bucket(stream), stream)

@@ -29,6 +29,8 @@ from shove_actors._errors import (
     ApiError,
     ConsumerExists,
     ConsumerNotFound,
+    PermissionDenied,
+    ShoveError,
     StreamNotFound,
     TopicNotDeclared,
     TopologyError,
@@ -48,6 +50,9 @@ _NOT_PINNED: dict[str, object] = {
     "priority_policy": None,
     "priority_timeout": None,
 }
+#: Pauses before the leases are looked at again. The first: so long after messages were asked for,
+#: the server knows of that for sure.
+LOOKS_S = (0.1, 0.2, 0.7)
 #: How long requests may still wait of those who have gone.
 GOING_S = 2.0
 #: How many durables are created at a time.
@@ -139,7 +144,7 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec], found: Found
             missing.append(spec)
         else:
             found.note(there)
-            await _reconcile(js, spec, there)
+            await _reconcile(js, spec, there, fresh=False)
             made[spec.durable] = there.identity
     found.fresh.update(spec.durable for spec in missing)
     made.update(await _create_many(js, missing))
@@ -149,18 +154,24 @@ async def ensure_durables(js: JetStream, specs: Sequence[LaneSpec], found: Found
 async def look_again(js: JetStream, specs: Sequence[LaneSpec]) -> None:
     """Lengthens the leases that somebody has shortened since they were looked at.
 
-    Of no use before messages were asked for. What is gone, or another kind, is not our business.
+    Of no use before messages were asked for. More than once: others look, and write, at the same
+    time, from what they saw a moment ago. What is gone, or another kind, is not our business.
     """
-    for spec in specs:
-        try:
-            info = await js.consumer_info(spec.stream, spec.durable)
-        except (ConsumerNotFound, StreamNotFound):
-            continue
-        ack_wait = info.config.ack_wait or 0.0
-        if ack_wait < spec.ack_wait_s - 1e-9 and not info.config.deliver_subject:
-            await js.put_consumer(
-                spec.stream, replace(info.config, name=spec.durable, ack_wait=spec.ack_wait_s)
-            )
+    for pause_s in LOOKS_S:
+        await trio.sleep(pause_s)
+        for spec in specs:
+            try:
+                info = await js.consumer_info(spec.stream, spec.durable)
+                ack_wait = info.config.ack_wait or 0.0
+                if ack_wait < spec.ack_wait_s - 1e-9 and not info.config.deliver_subject:
+                    longer = replace(info.config, name=spec.durable, ack_wait=spec.ack_wait_s)
+                    await js.put_consumer(spec.stream, longer, "update")
+            except (ConsumerNotFound, StreamNotFound):
+                continue
+            except PermissionDenied:
+                return
+            except ShoveError as exc:
+                logger.debug("the lease of %s was not looked at again: %s", spec.durable, exc)
 
 
 async def was_read(js: JetStream, stream: str) -> bool:
@@ -235,7 +246,10 @@ async def _create(js: JetStream, spec: LaneSpec) -> ConsumerInfo:
         raise
 
 
-async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
+async def _reconcile(
+    js: JetStream, spec: LaneSpec, info: ConsumerInfo, *, fresh: bool = True
+) -> None:
+    """`fresh`: it was looked at just now."""
     config = info.config
     where = f"consumer {spec.durable!r} of stream {spec.stream!r}"
     if config.deliver_subject:
@@ -255,6 +269,9 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
     _refuse_lossy(where, config)
     changes: dict[str, object] = {}
     longer = (config.ack_wait or 0.0) - spec.ack_wait_s
+    if longer > 1e-9 and fresh is False:
+        # Not by a look of some time ago, when other durables came first.
+        return await _reconcile(js, spec, await js.consumer_info(spec.stream, spec.durable))
     kept = longer > 1e-9 and _in_use(info)
     if config.backoff or (abs(longer) > 1e-9 and not kept):
         # A backoff list would silently replace ack_wait (PC-027).
@@ -291,13 +308,18 @@ async def _reconcile(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
 
 
 async def _nobody_pinned(js: JetStream, spec: LaneSpec, info: ConsumerInfo) -> None:
-    """A server does not notice at once that somebody has gone."""
-    patience_until = trio.current_time() + GOING_S
-    while info.num_waiting:
+    """Whoever has enough in hand asks for nothing, but keeps his pin, for as long as he lives. A
+    server does not notice at once that somebody has gone.
+    """
+    patience_until = trio.current_time() + (info.config.priority_timeout or 0.0) + GOING_S
+    while info.num_waiting or any(group.pinned_client_id for group in info.priority_groups):
         if trio.current_time() > patience_until:
             raise still_keyed(spec.stream, spec.durable)
         await trio.sleep(GOING_S / 20)
-        info = await js.consumer_info(spec.stream, spec.durable)
+        try:
+            info = await js.consumer_info(spec.stream, spec.durable)
+        except ConsumerNotFound:
+            return  # deleted: it is made anew, without pins
 
 
 def _in_use(info: ConsumerInfo) -> bool:

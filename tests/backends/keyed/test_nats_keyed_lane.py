@@ -9,6 +9,7 @@ import trio
 
 from shove_actors._errors import TopologyError
 from shove_actors.backends import BackendEvent
+from shove_actors.backends._keyed_pulls import KeyedPulls
 from shove_actors.embedded import ServerProcess, embedded_server
 
 from .checks import CHECKS
@@ -85,6 +86,46 @@ async def test_a_server_that_refuses_pulls_is_not_asked_at_once_again() -> None:
         with pytest.raises(TopologyError, match="max_batch"):
             await one.take(3)
         assert 1 <= sum(event.kind == "pull_stalled" for event in told) <= 3
+
+
+async def test_a_refusal_is_looked_into_also_when_the_pin_has_gone(
+    own_server: ServerProcess,
+) -> None:
+    async with owner(own_server, "q", ack_wait_s=20.0) as one:
+        await one.publish("a-1")
+        assert await one.take(1) == ["a-1"]
+        status = b"NATS/1.0 409 Something Unheard Of\r\n\r\n"
+        one.lane._pinned._on_message(b"x", b"", status, b"")  # type: ignore[attr-defined]
+        assert one.lane.pulls.stalled
+        await one.unpin()
+        await one.publish("a-2")
+        assert await one.take(1) == ["a-2"]
+        assert not one.lane.pulls.stalled
+
+
+async def test_nothing_turns_in_circles_while_the_stream_is_away(
+    own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = 0
+    top_up = KeyedPulls.top_up
+
+    def counted(self: KeyedPulls, now: float) -> None:
+        nonlocal calls
+        calls += 1
+        top_up(self, now)
+
+    monkeypatch.setattr(KeyedPulls, "top_up", counted)
+    async with owner(own_server, "q") as one:
+        await one.publish("a-1")
+        assert await one.take(1) == ["a-1"]
+        await one.delete_stream()
+        await trio.sleep(0.3)
+        calls = 0
+        await trio.sleep(1.0)
+        assert calls < 30
+        await one.declare()
+        await one.publish("a-2")
+        assert await one.take(1, within=20.0) == ["a-2"]
 
 
 async def test_the_answer_to_an_acknowledgement_is_lost(own_server: ServerProcess) -> None:
