@@ -170,8 +170,8 @@ async def look_again(js: JetStream, specs: Sequence[LaneSpec]) -> None:
                 continue
             except PermissionDenied:
                 return
-            except ShoveError as exc:
-                logger.debug("the lease of %s was not looked at again: %s", spec.durable, exc)
+            except ShoveError:
+                continue  # what cannot be asked now, the next recovery asks
 
 
 async def was_read(js: JetStream, stream: str) -> bool:
