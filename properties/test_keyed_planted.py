@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import ValuesView
 
 import keyed_process
@@ -12,7 +13,11 @@ from shove_actors.backends._key_lanes import KeyLanes
 from shove_actors.backends._owner_record import OwnerRecord
 from shove_actors.backends._ownership import Fate, Ownership, Step
 
-pytestmark = pytest.mark.slow
+_DEV = os.environ.get("HYPOTHESIS_PROFILE", "dev") == "dev"
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(_DEV, reason="a minute of searching: HYPOTHESIS_PROFILE=ci"),
+]
 
 #: Within so many histories each is found; most take less than fifty.
 HISTORIES = 1500

@@ -37,7 +37,7 @@ from shove_actors.testing._strategies import ALL_MOVES
 pytestmark = pytest.mark.slow
 
 #: Examples per class, and steps of each.
-_SIZES: dict[str, tuple[int, int]] = {"dev": (2, 8), "ci": (3, 12), "deep": (70, 25)}
+_SIZES: dict[str, tuple[int, int]] = {"dev": (1, 6), "ci": (3, 12), "deep": (70, 25)}
 EXAMPLES, STEPS = _SIZES[os.environ.get("HYPOTHESIS_PROFILE", "dev")]
 
 _SHARDS = 2
