@@ -33,7 +33,7 @@ _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "dev")
 #: By machine: examples, and messages of a large batch. What waits for a message before it costs
 #: more, and a key that is poisoned most of all.
 _SIZES: dict[str, dict[str, tuple[int, int]]] = {
-    "plain": {"dev": (5, 200), "ci": (95, 5000), "deep": (450, 5000)},
+    "plain": {"dev": (5, 200), "ci": (115, 5000), "deep": (450, 5000)},
     "serial": {"dev": (5, 200), "ci": (60, 1500), "deep": (450, 2000)},
     "skip": {"dev": (5, 200), "ci": (70, 1200), "deep": (450, 1500)},
     "fail_all": {"dev": (5, 200), "ci": (70, 800), "deep": (450, 1000)},
