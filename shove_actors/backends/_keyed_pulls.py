@@ -144,6 +144,7 @@ class KeyedPulls:
         """No pull of ours takes what somebody else is to have."""
         self._durable.begin()
         self.requested = 0
+        self.stalled = False  # nobody waits for that time any more; it would be for ever
 
     def top_up(self, now: float) -> None:
         own = self._own

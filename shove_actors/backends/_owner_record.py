@@ -30,7 +30,7 @@ import msgspec
 #: Ranges of lost owners that are remembered, the newest. More than any budget of retries that is
 #: in use; beyond it a message is suspected later than it could be.
 REMEMBERED: Final = 64
-#: Waits that are handed on, the longest: 20 kB. What is beyond them is tried too early.
+#: Waits that are handed on, the longest: about 30 kB. What is beyond them is tried too early.
 TRIES_MOST: Final = 1000
 
 
